@@ -1,0 +1,107 @@
+"""model_type -> adapter: how each architecture's config says what its layers keep.
+
+One row an architecture. An adapter is a small function of a ConfigView; most rows share one. Adding one takes a row
+here, and a truth case (CONTRIBUTING.md shows it on a real model).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvsize.architectures.attention import ATTENTION, CACHELESS
+from kvsize.architectures.common import Adapter
+from kvsize.architectures.latent import LATENT
+from kvsize.architectures.recurrent import RECURRENT
+from kvsize.architectures.remote import REMOTE
+from kvsize.architectures.seq2seq import CROSS_ATTENDING, SEQ2SEQ, with_cross
+from kvsize.architectures.singular import SINGULAR
+from kvsize.config import ConfigView, open_config, text_config, unknown_architecture
+from kvsize.errors import ConfigError
+from kvsize.formats import FORMATS, canonical
+from kvsize.geometry import Geometry, Layer
+
+ARCHITECTURES: Mapping[str, Adapter] = {**ATTENTION, **LATENT, **RECURRENT, **SEQ2SEQ, **SINGULAR, **REMOTE}
+
+# Keys under which configs name the longest context, most telling first.
+CONTEXT_KEYS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "max_sequence_length",
+    "model_max_length",
+    "seq_length",
+    "context_length",
+    "n_ctx",
+)
+STATE_DTYPE_KEYS = ("mamba_ssm_cache_dtype", "mamba_ssm_dtype")
+
+
+def geometry(raw: Mapping[str, Any]) -> Geometry:
+    """What a model stores, layer by layer, from its parsed config.json.
+
+    Raises:
+        ConfigError: a field is missing, invalid or conflicting.
+        UnknownArchitectureError: no rule for this model_type; nothing is guessed.
+    """
+    outer = open_config(raw)
+    text = outer if outer.model_type in CACHELESS else text_config(outer)
+    adapter = ARCHITECTURES.get(text.model_type)
+    if adapter is None:
+        raise unknown_architecture(text.model_type, text.raw)
+    layers = _build(adapter, text)
+    if outer.model_type in CROSS_ATTENDING:
+        layers = with_cross(layers, CROSS_ATTENDING[outer.model_type])
+    return Geometry(
+        model_type=text.model_type,
+        layers=layers,
+        num_attention_heads=_first_number(text, "num_attention_heads", "decoder_attention_heads"),
+        max_tokens=_first_number(text, *CONTEXT_KEYS),
+        dtype=compute_dtype(outer, text),
+        state_dtype=next((canonical(v) for key in STATE_DTYPE_KEYS if isinstance(v := text.raw.get(key), str)), None),
+        architecture=_architecture(outer),
+        reads=tuple(text.reads.values()),
+        notes=tuple(text.notes),
+    )
+
+
+def _build(adapter: Adapter, text: ConfigView) -> tuple[Layer, ...]:
+    try:
+        return adapter(text)
+    except ValueError as error:  # a value type refused what the config adds up to
+        raise ConfigError(f"{text.model_type}: {error}", where=text.path) from error
+
+
+def _first_number(text: ConfigView, *keys: str) -> int | None:
+    for key in keys:
+        value = text.raw.get(text.facts.map.get(key, key), text.raw.get(key, text.facts.fields.get(key)))
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return None
+
+
+def _architecture(outer: ConfigView) -> str | None:
+    names = outer.raw.get("architectures")
+    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
+
+
+def compute_dtype(outer: ConfigView, text: ConfigView) -> str | None:
+    """The dtype the config names for computing: text config first, `dtype` before `torch_dtype`; None if it names none.
+
+    A weight format (fp8, int8 …) under that key is not a compute dtype and counts as none.
+    """
+    for view in (text, outer):
+        for key in ("dtype", "torch_dtype"):
+            value = view.raw.get(key)
+            if (
+                isinstance(value, str)
+                and canonical(value) in ("float32", "float16", "bfloat16")
+                and canonical(value) in FORMATS
+            ):
+                return canonical(value)
+    return None
+
+
+def evidence(model_type: str) -> str:
+    """What an architecture's rule stands on: `exact` was run, `derived` was read from its published code."""
+    return "derived" if model_type in REMOTE else "exact"

@@ -1,0 +1,120 @@
+"""The command line: parse, call, print, exit code. Commands are imported when they are used."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from kvsize.errors import KvsizeError
+
+# name -> (module, one line for --help). `kvsize MODEL` is `kvsize size MODEL`.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "size": ("kvsize.cli.size", "Bytes of a model's KV cache: the main job, and the default command."),
+    "layers": ("kvsize.cli.layers", "What each layer keeps, and the config keys it comes from."),
+    "models": ("kvsize.cli.models", "The bundled catalogue, and every architecture kvsize knows."),
+    "schema": ("kvsize.cli.schema", "The JSON Schema of a document."),
+}
+GROUP_FLAGS = ("-h", "--help", "-V", "--version", "--install-completion", "--show-completion")
+
+# typer brings its own copy of click from 0.2x on; its errors' common base is found through what typer exports.
+_CLICK_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+
+class Commands(TyperGroup):
+    """A group whose commands load on use, and whose first argument may be a model."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click's signature
+        """All commands, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """Import the command's module and build it."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, summary = COMMANDS[cmd_name]
+        command = typer.main.get_command(importlib.import_module(module).app)
+        command.name, command.short_help = cmd_name, summary
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        """List the commands without importing any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """`kvsize MODEL …` and `kvsize --ctx 32k MODEL` mean `kvsize size …`."""
+        if args and args[0] not in COMMANDS and args[0] not in GROUP_FLAGS:
+            args = ["size", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=Commands,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="How much memory will the KV cache take, and will it fit? Exact to the byte, per engine.\n\n"
+    "kvsize meta-llama/Llama-3.1-8B --ctx 32k",
+)
+
+
+@app.callback()
+def _root(version: bool = typer.Option(False, "--version", "-V", help="Print the version and exit.")) -> None:
+    if version:
+        from kvsize import __version__
+
+        typer.echo(f"kvsize {__version__}")
+        raise typer.Exit
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command line and return its exit code; no error of any kind escapes as a traceback but a bug."""
+    as_json = "--json" in args
+    try:
+        code = typer.main.get_command(app).main(list(args), prog_name="kvsize", standalone_mode=False)
+        sys.stdout.flush()
+    except KvsizeError as error:
+        return _complain(error.code, error.exit_code, error.what, as_json, error.where, error.got, error.hint)
+    except _CLICK_ERROR as error:
+        hint = "kvsize --help lists the commands and options."
+        return _complain("usage", 2, error.format_message(), as_json, hint=hint)  # type: ignore[attr-defined]
+    except (KeyboardInterrupt, typer.Abort):
+        sys.stderr.write("interrupted\n")
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has left: nothing more to say
+        return 0
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.write("This is a bug in kvsize. Please report the lines above with the command that you ran.\n")
+        return 70
+    return code if isinstance(code, int) else 0
+
+
+def _complain(
+    code: str,
+    exit_code: int,
+    what: str,
+    as_json: bool,
+    where: str | None = None,
+    got: str | None = None,
+    hint: str | None = None,
+) -> int:
+    if as_json:
+        from kvsize.report import ErrorDoc, to_dict
+
+        sys.stderr.write(
+            json.dumps(to_dict(ErrorDoc("kvsize.error/1", code, exit_code, what, where, got, hint))) + "\n"
+        )
+    else:
+        sys.stderr.write(f"kvsize: {KvsizeError(what, where=where, got=got, hint=hint)}\n")
+    return exit_code

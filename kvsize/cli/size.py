@@ -1,0 +1,102 @@
+"""`kvsize MODEL --ctx 32k`: bytes of a model's KV cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from kvsize.architectures import geometry as geometry_of
+from kvsize.cli.options import (
+    AsJson,
+    Format,
+    Model,
+    Offline,
+    OutputFormat,
+    Refresh,
+    Revision,
+    parse_token_list,
+    parse_tokens,
+)
+from kvsize.engines import CacheSize, Workload, engine_options, load_engine
+from kvsize.errors import UsageError
+from kvsize.geometry import Geometry
+from kvsize.report import RowDoc, cache_doc, size_doc
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+def size(
+    model: Model,
+    ctx: Annotated[str, typer.Option("--ctx", help="Tokens of one request: 4096, 32k, 1m, or a list.")] = "",
+    batch: Annotated[int, typer.Option("--batch", help="Concurrent sequences.", min=1)] = 1,
+    engine: Annotated[str, typer.Option("--engine", help="Whose cache: NAME or NAME@VERSION.")] = "transformers",
+    cache: Annotated[str | None, typer.Option("--cache", help="transformers: the cache_implementation.")] = None,
+    kv_dtype: Annotated[
+        str, typer.Option("--kv-dtype", "--kv-cache-dtype", help="auto, bfloat16, … or k=…,v=….")
+    ] = "auto",
+    encoder_ctx: Annotated[
+        str | None, typer.Option("--encoder-ctx", help="Tokens of the encoder or the image.")
+    ] = None,
+    revision: Revision = None,
+    refresh: Refresh = False,
+    offline: Offline = False,
+    as_json: AsJson = False,
+    output: OutputFormat = Format.table,
+) -> None:
+    """Bytes of a model's KV cache, for one engine and one or more context lengths."""
+    from kvsize.render import render
+    from kvsize.source import load
+
+    files = load(model, revision=revision, refresh=refresh, offline=offline)
+    geometry = geometry_of(files.config)
+    k_format, v_format = parse_kv_dtype(kv_dtype)
+    lengths = parse_token_list(ctx) if ctx else [geometry.max_tokens or 4096]
+    encoder = None if encoder_ctx is None else parse_encoder(encoder_ctx)
+    workload = Workload(lengths[0], batch, k_format, v_format, encoder)
+    name, options = engine_settings(engine, {"cache": cache})
+    first: CacheSize | None = None
+    rows = []
+    for tokens in lengths:
+        answer, row = measure(name, geometry, replace(workload, tokens=tokens), options)
+        first = first or answer
+        rows.append(row)
+    if first is None:
+        raise UsageError("--ctx is empty")
+    document = size_doc(files, geometry, workload, first, rows, num_beams=1)
+    typer.echo(render(document, Format.json if as_json else output), nl=False)
+
+
+def measure(engine: str, geometry: Geometry, workload: Workload, options: Any) -> tuple[CacheSize, RowDoc]:
+    """One engine's answer for one length, and the row that reports it with its slope."""
+    module = load_engine(engine)
+    answer = module.size(geometry, workload, options)
+    more = module.size(geometry, replace(workload, tokens=workload.tokens + answer.step_tokens), options)
+    return answer, RowDoc(workload.tokens, workload.sequences, cache_doc(answer, workload.tokens, more))
+
+
+def engine_settings(text: str, given: dict[str, Any]) -> tuple[str, Any]:
+    """An engine's name and Options from `NAME[@VERSION]` and the flags that were given."""
+    name, _, version = text.partition("@")
+    return name, engine_options(name, {**given, "version": version or None})
+
+
+def parse_kv_dtype(text: str) -> tuple[str, str]:
+    """`bfloat16`, or `k=q8_0,v=q4_0`, as (K, V).
+
+    Raises:
+        UsageError: k= or v= is missing, or twice there.
+    """
+    if "=" not in text:
+        return text, text
+    pairs = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
+    if set(pairs) != {"k", "v"}:
+        raise UsageError("--kv-dtype takes one format, or k=FORMAT,v=FORMAT", got=text)
+    return pairs["k"], pairs["v"]
+
+
+def parse_encoder(text: str) -> int:
+    """Encoder tokens; 0 is a text-only request."""
+    return 0 if text == "0" else parse_tokens(text, "--encoder-ctx")

@@ -1,0 +1,12 @@
+"""Nothing in the tests may reach the network, nor the user's own Hub cache or token."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch, tmp_path_factory):
+    home = tmp_path_factory.getbasetemp() / "hf-home"
+    for name in ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_CACHE", "HUGGING_FACE_HUB_TOKEN", "KVSIZE_CATALOGUE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(home))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
