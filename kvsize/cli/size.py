@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kvsize.architectures import geometry as geometry_of
+from kvsize.cli.engine_flags import with_engine_flags
 from kvsize.cli.options import (
     AsJson,
     Format,
@@ -28,12 +29,12 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
+@with_engine_flags
 def size(
     model: Model,
     ctx: Annotated[str, typer.Option("--ctx", help="Tokens of one request: 4096, 32k, 1m, or a list.")] = "",
     batch: Annotated[int, typer.Option("--batch", help="Concurrent sequences.", min=1)] = 1,
     engine: Annotated[str, typer.Option("--engine", help="Whose cache: NAME or NAME@VERSION.")] = "transformers",
-    cache: Annotated[str | None, typer.Option("--cache", help="transformers: the cache_implementation.")] = None,
     kv_dtype: Annotated[
         str, typer.Option("--kv-dtype", "--kv-cache-dtype", help="auto, bfloat16, … or k=…,v=….")
     ] = "auto",
@@ -45,6 +46,7 @@ def size(
     offline: Offline = False,
     as_json: AsJson = False,
     output: OutputFormat = Format.table,
+    **settings: Any,
 ) -> None:
     """Bytes of a model's KV cache, for one engine and one or more context lengths."""
     from kvsize.render import render
@@ -56,7 +58,7 @@ def size(
     lengths = parse_token_list(ctx) if ctx else [geometry.max_tokens or 4096]
     encoder = None if encoder_ctx is None else parse_encoder(encoder_ctx)
     workload = Workload(lengths[0], batch, k_format, v_format, encoder)
-    name, options = engine_settings(engine, {"cache": cache})
+    name, options = engine_settings(engine, settings)
     first: CacheSize | None = None
     rows = []
     for tokens in lengths:

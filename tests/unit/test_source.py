@@ -10,10 +10,13 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
+import tracemalloc
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +151,8 @@ def test_forms_of_an_id(text: str, expected: tuple[str, str | None]) -> None:
     "text",
     [
         "", "org/", "/name", "a/b/c", "org/na me", "org/../x", "..", "org/na--me", "org/name.git", "-name",
-        "org/.x", "org/name?x=1", "org/name#x", "org/na%2fme", "org/name\n", "org\x00/name", "örg/name", "x" * 97,
+        "org/.x", "org/name?x=1", "org/name#x", "org/na%2fme", "org/name\n", "org\x00/name", "örg/name",
+        "x" * 97,
         "org/name@", "org/name@../x", "org/name@a b", "org/name@-x", "org/name@a//b", "org/name@a\n",
         "org/name@x/", "org/name@\udc80",
         "https://huggingface.co", "https://huggingface.co/datasets/org/name",
@@ -735,17 +739,45 @@ def test_a_cut_off_body(hub: Hub) -> None:
     assert (error.reason, error.what) == ("broken", "the answer was cut off before its end")
 
 
-@pytest.mark.parametrize("length", [None, -1, 8 << 20])
-def test_a_body_over_the_bound(hub: Hub, length: int | None) -> None:
-    hub.on(MAIN, Reply(body=b" " * (9 << 20), length=length))
-    assert refused().reason in ({"not_json"} if length == 8 << 20 else {"too_large"})
+@pytest.mark.parametrize(
+    ("size", "length", "reason"),
+    [
+        (9 << 20, 9 << 20, "too_large"),
+        (9 << 20, -1, "too_large"),
+        (2, 9 << 20, "too_large"),  # refused for what it declares
+        (9 << 20, 8 << 20, "not_json"),  # a lie: read no further than declared, all blanks
+    ],
+)
+def test_a_body_over_the_bound(hub: Hub, size: int, length: int, reason: str) -> None:
+    hub.on(MAIN, Reply(body=b" " * size, length=length))
+    assert refused().reason == reason
+
+
+def test_a_body_without_end() -> None:
+    class Endless:
+        headers = Message()
+        given = 0
+
+        def read1(self, size: int) -> bytes:
+            self.given += size
+            return b" " * size
+
+    answer, ask = Endless(), hub_module._Ask("https://x", "a/b", "main")
+    with pytest.raises(SourceError, match="larger than"):
+        hub_module._body(answer, ask, time.monotonic() + 60)
+    assert answer.given <= jsonfile.MAX_BYTES + (1 << 17)
 
 
 def test_a_bomb_of_gzip(hub: Hub) -> None:
     bomb = gzip.compress(b" " * (64 << 20))
     assert len(bomb) < 1 << 17
     hub.on(MAIN, Reply(body=bomb, headers={"Content-Encoding": "gzip"}))
-    assert refused().reason == "too_large"
+    tracemalloc.start()
+    try:
+        assert refused().reason == "too_large"
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20, "unpacked no further than the bound"
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
@@ -784,10 +816,13 @@ def test_what_is_not_http(hub: Hub) -> None:
 def test_a_server_that_drips(hub: Hub, monkeypatch: pytest.MonkeyPatch, drip_headers: bool) -> None:
     monkeypatch.setattr(hub_module, "TOTAL_SECONDS", 0.3)
     monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "0.2")
-    hub.on(MAIN, Reply(body=b" " * 1000, drip=0.02, drip_headers=drip_headers))
+    hub.on(MAIN, Reply(body=b" " * 1000, headers={"X-Long": "x" * 999}, drip=0.02, drip_headers=drip_headers))
     began = time.monotonic()
     assert refused().reason == "timeout"
     assert time.monotonic() - began < 2
+    while not drip_headers and any(thread.name == "kvsize-hub" for thread in threading.enumerate()):
+        assert time.monotonic() - began < 2, "the reader of a dripping body gives up by itself"
+        time.sleep(0.01)
 
 
 def test_a_server_that_falls_silent(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
