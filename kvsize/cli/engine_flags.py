@@ -119,8 +119,7 @@ FLAGS: tuple[Flag, ...] = (
 def _parameter(flag: Flag) -> inspect.Parameter:
     names = [f"{name}/--no-{name.removeprefix('--')}" if flag.type is bool else name for name in flag.names]
     option = typer.Option(*names, help=flag.help, rich_help_panel=flag.panel, show_default=False)
-    kind: Any = flag.type
-    annotation = Annotated[kind | None, option]
+    annotation = Annotated[flag.type | None, option]  # type: ignore[name-defined]
     return inspect.Parameter(flag.field, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
