@@ -23,7 +23,8 @@ class Workload:
 
     `tokens` are one request's (prompt and answer), `sequences` the concurrent requests (beams not yet multiplied in).
     `k_format` and `v_format` name an entry of FORMATS, or an engine's own KV format, or "auto".
-    `encoder_tokens` is None where the caller did not say.
+    `encoder_tokens` is None where the caller did not say. `prompt_tokens` of `tokens` come from one prefill, the others
+    from decoding; None leaves it open.
     """
 
     tokens: int
@@ -31,6 +32,7 @@ class Workload:
     k_format: str = "auto"
     v_format: str = "auto"
     encoder_tokens: int | None = None
+    prompt_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.tokens < 1:

@@ -1,0 +1,148 @@
+"""Continuous batching's paged cache: pages, blocks and sectors of one flat tensor.
+
+transformers@5.23.0 generation/continuous_batching/cache.py. Its pages are sized by config.num_key_value_heads and
+config.head_dim alone, whatever the model caches: MLA, Falcon and shared layers are charged more than they need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lcm
+
+from kvsize.engines import Group, LayerBytes, Overhead, Pool
+from kvsize.errors import UnsupportedError
+from kvsize.formats import Format
+from kvsize.geometry import Attention, Geometry, Heads, Latent, Sliding
+
+DEFAULT_PAGE = 256
+ALIGNMENT = 128
+TRASH_SECTORS = 2
+ACCEPTED = ("full_attention", "sliding_attention")
+
+
+@dataclass(frozen=True, slots=True)
+class Allocator:
+    """The layers of one attention type: they share blocks, one page a layer in each."""
+
+    kind: str
+    layers: tuple[int, ...]
+    page_bytes: int
+    window: int | None
+
+    @property
+    def block_bytes(self) -> int:
+        """One page of every layer."""
+        return self.page_bytes * len(self.layers)
+
+    def blocks(self, tokens: int, page: int) -> int:
+        """Blocks that one request of this many tokens takes."""
+        kept = tokens if self.window is None else min(tokens, self.window)
+        return -(-kept // page)
+
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """A model's allocators, and the sector that all their blocks divide."""
+
+    page: int
+    allocators: tuple[Allocator, ...]
+
+    @property
+    def sector_bytes(self) -> int:
+        """The least common multiple of all blocks, aligned."""
+        return lcm(*(allocator.block_bytes for allocator in self.allocators), ALIGNMENT)
+
+    def sectors(self, allocator: Allocator, tokens: int) -> int:
+        """Sectors of one request's blocks of one type."""
+        return -(-allocator.blocks(tokens, self.page) // (self.sector_bytes // allocator.block_bytes))
+
+    def request_bytes(self, tokens: int) -> int:
+        """Bytes that one request takes out of the pool, whole sectors."""
+        return sum(self.sectors(allocator, tokens) for allocator in self.allocators) * self.sector_bytes
+
+    def num_sectors(self, num_blocks: int) -> int:
+        """`num_blocks` whole-model blocks, as sectors."""
+        whole = sum(allocator.block_bytes for allocator in self.allocators)
+        return max(1, -(-num_blocks * whole // self.sector_bytes))
+
+
+def plan(geometry: Geometry, unit: Format, page: int) -> Paged:
+    """Group the layers by attention type, as continuous batching does.
+
+    Raises:
+        UnsupportedError: a layer is of a type that it does not know.
+    """
+    kinds: dict[str, list[int]] = {}
+    for index, layer in enumerate(geometry.layers):
+        if layer.kind not in ACCEPTED or not layer.stores:
+            raise UnsupportedError(
+                f"continuous batching knows only full and sliding attention; layer {index} is {layer.kind}",
+                hint="Use --cache dynamic.",
+            )
+        kinds.setdefault(layer.kind, []).append(index)
+    heads, width = _plain_heads(geometry)
+    page_bytes = 2 * unit.bytes(heads * width) * page
+    allocators = tuple(
+        Allocator(kind, tuple(indices), page_bytes, _window(geometry, indices[0])) for kind, indices in kinds.items()
+    )
+    return Paged(page, allocators)
+
+
+def _window(geometry: Geometry, index: int) -> int | None:
+    spans = [store.span for store in geometry.layers[index].stores if isinstance(store, Attention)]
+    return next((span.window for span in spans if isinstance(span, Sliding)), None)
+
+
+def _plain_heads(geometry: Geometry) -> tuple[int, int]:
+    """config.num_key_value_heads (or num_attention_heads) and config.head_dim, as its helpers find them."""
+    entries = [
+        (layer.kind, store.entry) for layer in geometry.layers for store in layer.stores if isinstance(store, Attention)
+    ]
+    entry = next((entry for kind, entry in entries if kind == "full_attention"), entries[0][1])
+    shapes = {(e.count, e.k_dim) for _, e in entries if isinstance(e, Heads)}
+    if isinstance(entry, Latent):
+        width = entry.expanded.k_dim if geometry.model_type == "mistral4" else entry.rope_dim
+        return entry.expanded.count, width
+    if not isinstance(entry, Heads) or (len(shapes) > 1 and geometry.model_type != "mimo_v2_flash"):
+        raise UnsupportedError(
+            "continuous batching reads one head_dim and one head count from the config; this model's layers differ",
+            hint="Use --cache dynamic.",
+        )
+    return (
+        geometry.num_attention_heads or entry.count
+    ) if geometry.model_type == "falcon" else entry.count, entry.k_dim
+
+
+def layer_bytes(paged: Paged, geometry: Geometry, tokens: int, sequences: int) -> list[LayerBytes]:
+    """Each layer's pages of all requests; the rest of their sectors is padding()."""
+    sizes = [LayerBytes()] * len(geometry.layers)
+    for allocator in paged.allocators:
+        size = allocator.blocks(tokens, paged.page) * allocator.page_bytes * sequences
+        for index in allocator.layers:
+            sizes[index] = LayerBytes(size, size, size)
+    return sizes
+
+
+def padding(paged: Paged, tokens: int, sequences: int) -> Overhead:
+    """What whole sectors add to the pages."""
+    pages = sum(allocator.blocks(tokens, paged.page) * allocator.block_bytes for allocator in paged.allocators)
+    return Overhead("sectors that blocks do not fill", (paged.request_bytes(tokens) - pages) * sequences)
+
+
+def pool(paged: Paged, tokens: int, num_sectors: int) -> Pool:
+    """What a pool of that many sectors holds."""
+    request = paged.request_bytes(tokens) // paged.sector_bytes
+    widest = max((paged.sector_bytes // allocator.block_bytes) * paged.page for allocator in paged.allocators)
+    groups = tuple(
+        Group(a.kind, len(a.layers), paged.page, a.page_bytes, a.blocks(tokens, paged.page)) for a in paged.allocators
+    )
+    return Pool(
+        num_blocks=num_sectors,
+        block_size=widest,
+        bytes_per_block=paged.sector_bytes,
+        tokens=num_sectors // request * tokens,
+        max_concurrency=num_sectors / request,
+        request_blocks=request,
+        request_bytes=paged.request_bytes(tokens),
+        groups=groups,
+    )
