@@ -247,6 +247,8 @@ class Geometry:
     model_type: str
     layers: tuple[Layer, ...]
     num_attention_heads: int | None = None
+    hidden_size: int | None = None
+    vocab_size: int | None = None
     max_tokens: int | None = None
     dtype: str | None = None
     state_dtype: str | None = None

@@ -56,6 +56,8 @@ def geometry(raw: Mapping[str, Any]) -> Geometry:
         model_type=text.model_type,
         layers=layers,
         num_attention_heads=_first_number(text, "num_attention_heads", "decoder_attention_heads"),
+        hidden_size=_first_number(text, "hidden_size"),
+        vocab_size=_first_number(text, "vocab_size") or _first_number(outer, "vocab_size"),
         max_tokens=_first_number(text, *CONTEXT_KEYS),
         dtype=compute_dtype(outer, text),
         state_dtype=next((canonical(v) for key in STATE_DTYPE_KEYS if isinstance(v := text.raw.get(key), str)), None),

@@ -40,6 +40,9 @@ FLAGS: tuple[Flag, ...] = (
         ("nbits", "--nbits", int, "Quantised cache: bits of an element."),
         ("q_group_size", "--q-group-size", int, "Quantised cache: elements that share a scale."),
         ("residual_length", "--residual-length", int, "Quantised cache: newest tokens kept unquantised."),
+        ("axis_key", "--axis-key", int, "Quantised cache: axis of K's groups."),
+        ("axis_value", "--axis-value", int, "Quantised cache: axis of V's groups."),
+        ("attn_implementation", "--attn-implementation", str, "Paged cache: sdpa, eager or flash_attention_2."),
         (
             "offload_only_non_sliding",
             "--offload-only-non-sliding",

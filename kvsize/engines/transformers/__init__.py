@@ -29,6 +29,12 @@ DEPRECATED = {
 OWN_CACHE = ("minimax", "reformer", "rwkv", "xlnet", "xlstm")
 
 
+POSITIVE = (
+    *("num_beams", "num_return_sequences", "max_cache_len", "page_size", "num_blocks"),
+    *("nbits", "q_group_size", "residual_length"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """Settings of a transformers cache, under the names that `generate` gives them; None is its own default."""
@@ -39,20 +45,22 @@ class Options:
     num_return_sequences: int = 1
     max_cache_len: int | None = None
     backend: str = "quanto"
-    nbits: int = 4
-    q_group_size: int = 64
-    residual_length: int = 128
+    nbits: int | None = None
+    q_group_size: int | None = None
+    residual_length: int | None = None
+    axis_key: int | None = None
+    axis_value: int | None = None
     offload_only_non_sliding: bool | None = None
     page_size: int = paged.DEFAULT_PAGE
     num_blocks: int | None = None
+    kv_memory: int | None = None
+    max_num_batched_tokens: int = 8192
+    attn_implementation: str = "sdpa"
 
     def __post_init__(self) -> None:
         if self.cache not in CACHES and self.cache not in DEPRECATED:
             raise UsageError(f"unknown cache {self.cache!r}", hint="Known: " + ", ".join(CACHES))
-        for name in ("num_beams", "num_return_sequences", "q_group_size", "residual_length", "page_size"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"--{name.replace('_', '-')} must be at least 1", got=str(getattr(self, name)))
-        for name in ("max_cache_len", "num_blocks"):
+        for name in POSITIVE:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"--{name.replace('_', '-')} must be at least 1", got=str(value))
@@ -117,8 +125,8 @@ def _sized(geometry: Geometry, rules: Rules, options: Options) -> Sized:
     if options.kind == "paged":
         return _paged(geometry, rules, options)
     if options.kind == "quantized":
-        packing = quantized.Quantization(options.backend, options.nbits, options.q_group_size, options.residual_length)
-        quantized.check(geometry, packing)
+        packing = quantized.quantization(options.backend, {n: getattr(options, n) for n in quantized.GROUPWISE})
+        quantized.check(geometry)
         sizes = [quantized.quantized_layer(layer, rules, packing) for layer in geometry.layers]
     else:
         sizes = [layer_bytes(layer, rules) for layer in geometry.layers]
@@ -133,10 +141,12 @@ def _paged(geometry: Geometry, rules: Rules, options: Options) -> Sized:
     plan = paged.plan(geometry, rules.activation, options.page_size)
     layers = paged.layer_bytes(plan, geometry, rules.tokens, rules.sequences)
     rest = paged.padding(plan, rules.tokens, rules.sequences)
-    pool = None
-    if options.num_blocks is not None:
-        pool = paged.pool(plan, rules.tokens, plan.num_sectors(options.num_blocks))
-    return layers, (rest,), 0, pool
+    sectors = None if options.num_blocks is None else plan.num_sectors(options.num_blocks)
+    if sectors is None and options.kv_memory is not None:
+        flash = options.attn_implementation.startswith(("flash", "paged|flash"))
+        memory = paged.Memory(options.kv_memory, flash, options.max_num_batched_tokens)
+        sectors = paged.sectors_for(plan, geometry, rules.activation, memory)
+    return layers, (rest,), 0, None if sectors is None else paged.pool(plan, rules.tokens, sectors)
 
 
 def refuse(geometry: Geometry, workload: Workload, options: Options, rules_of: Release) -> None:
@@ -178,7 +188,7 @@ def kv_format(geometry: Geometry, workload: Workload) -> tuple[str, str]:
 def _format_name(name: str, options: Options) -> str:
     if options.kind != "quantized":
         return name
-    return "fp8_e4m3" if options.backend == "fp8" else f"{options.backend}-{options.nbits}bit"
+    return "fp8_e4m3" if options.backend == "fp8" else f"{options.backend}-{options.nbits or 4}bit"
 
 
 def _evidence(options: Options) -> Evidence:

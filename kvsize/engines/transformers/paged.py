@@ -17,6 +17,7 @@ from kvsize.geometry import Attention, Geometry, Heads, Latent, Sliding
 DEFAULT_PAGE = 256
 ALIGNMENT = 128
 TRASH_SECTORS = 2
+INT32, INT64, FLOAT32 = 4, 8, 4
 ACCEPTED = ("full_attention", "sliding_attention")
 
 
@@ -98,6 +99,8 @@ def _plain_heads(geometry: Geometry) -> tuple[int, int]:
     entries = [
         (layer.kind, store.entry) for layer in geometry.layers for store in layer.stores if isinstance(store, Attention)
     ]
+    if not entries:
+        raise UnsupportedError(f"{geometry.model_type} caches nothing that could be paged", hint="Use --cache dynamic.")
     entry = next((entry for kind, entry in entries if kind == "full_attention"), entries[0][1])
     shapes = {(e.count, e.k_dim) for _, e in entries if isinstance(e, Heads)}
     if isinstance(entry, Latent):
@@ -111,6 +114,53 @@ def _plain_heads(geometry: Geometry) -> tuple[int, int]:
     return (
         geometry.num_attention_heads or entry.count
     ) if geometry.model_type == "falcon" else entry.count, entry.k_dim
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the pool is sized by when `num_blocks` is not given. cache.py PagedAttentionMemoryHandler
+
+    `free_bytes` is what the device has left. `flash` reads K and V as they are; otherwise they are repeated for the
+    query heads and a mask is built. `batch_tokens` are those of one step.
+    """
+
+    free_bytes: int
+    flash: bool
+    batch_tokens: int = 8192
+    percent: int = 90
+    logit_rows: int = 1024
+
+
+def sectors_for(paged: Paged, geometry: Geometry, unit: Format, memory: Memory) -> int:
+    """Sectors that the free memory pays for, beside the step's activations, masks and logits.
+
+    Raises:
+        UnsupportedError: the config does not name hidden_size, vocab_size and heads, or nothing is left.
+    """
+    sizes = (geometry.hidden_size, geometry.vocab_size, geometry.num_attention_heads)
+    if None in sizes:
+        raise UnsupportedError("sizing the pool needs hidden_size, vocab_size and num_attention_heads in the config")
+    hidden, vocab, query_heads = (size or 0 for size in sizes)
+    heads, width = _plain_heads(geometry)
+    at_peak = 2 * heads if memory.flash else 2 * query_heads + heads
+    groups = len(paged.allocators)
+    masks = 0 if memory.flash else 1 + any(allocator.window for allocator in paged.allocators)
+    per_sector_tokens = max(paged.sector_bytes // a.block_bytes * paged.page for a in paged.allocators)
+
+    step = unit.bytes(hidden + (query_heads + 2 * heads + at_peak) * width) + 8 * INT32 + 2 * groups * INT64
+    fixed = TRASH_SECTORS * paged.sector_bytes + memory.logit_rows * (unit.bytes(hidden) + vocab * FLOAT32)
+    per_sector = paged.sector_bytes + per_sector_tokens * (unit.bytes(at_peak * width) + groups * INT64)
+
+    def mask_bytes(sectors: int) -> int:
+        return masks * unit.bytes(memory.batch_tokens * (sectors * per_sector_tokens + memory.batch_tokens))
+
+    usable = memory.free_bytes * memory.percent // 100
+    sectors = (usable - fixed - memory.batch_tokens * step) // per_sector
+    slope = mask_bytes(sectors + 1) - mask_bytes(sectors)
+    sectors -= -(-mask_bytes(sectors) // (per_sector + slope))
+    if sectors <= 0:
+        raise UnsupportedError(f"{memory.free_bytes:,} free bytes hold no sector of {paged.sector_bytes:,}")
+    return sectors
 
 
 def layer_bytes(paged: Paged, geometry: Geometry, tokens: int, sequences: int) -> list[LayerBytes]:

@@ -5,7 +5,7 @@ transformers@5.23.0 cache_utils.py QuantizedLayer and its backends, quanto 0.2 P
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kvsize.engines.transformers.growing import Bytes, Rules, cached_entry
@@ -16,12 +16,46 @@ from kvsize.geometry import Attention, Encoder, Full, Geometry, Heads, IndexKey,
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How a quantised cache packs, under the names of transformers' cache_config."""
+    """How a quantised cache packs, under the names of transformers' cache_config.
+
+    `axis_key` and `axis_value`: 0 packs across the whole tensor; the last axis (quanto -1, hqq 1) across each channel.
+    """
 
     backend: str = "quanto"
     nbits: int = 4
     q_group_size: int = 64
     residual_length: int = 128
+    axis_key: int = 0
+    axis_value: int = 0
+
+
+GROUPWISE = ("nbits", "q_group_size", "residual_length", "axis_key", "axis_value")
+
+
+def quantization(backend: str, given: Mapping[str, int | None]) -> Quantization:
+    """The packing from what was given, the rest at transformers' defaults.
+
+    Raises:
+        UsageError: no such backend.
+        UnsupportedError: the backend does not take one of these settings.
+    """
+    settings = {name: value for name, value in given.items() if value is not None}
+    if backend == "fp8":
+        if settings:
+            raise UnsupportedError(
+                "fp8 quantises each tensor whole and takes no " + ", ".join(settings), hint="Use quanto or hqq."
+            )
+        return Quantization(backend)
+    if backend not in BACKENDS:
+        raise UsageError(f"unknown backend {backend!r}", hint="Known: quanto, hqq, fp8")
+    packing = Quantization(backend, **settings)
+    known = BACKENDS[backend]
+    if packing.nbits not in known.nbits:
+        raise UnsupportedError(f"{backend} quantises to {known.nbits} bits", got=str(packing.nbits))
+    for name, axis in (("axis_key", packing.axis_key), ("axis_value", packing.axis_value)):
+        if axis not in known.axes:
+            raise UnsupportedError(f"{name} of {backend} is one of {known.axes}", got=str(axis))
+    return packing
 
 
 def quanto_bytes(groups: int, size: int, nbits: int) -> int:
@@ -36,19 +70,26 @@ def hqq_bytes(groups: int, size: int, nbits: int) -> int:
     return size * groups * nbits // 8
 
 
-# backend -> (bits it takes, packed bytes of `groups` groups of `size` elements)
-BACKENDS: dict[str, tuple[tuple[int, ...], Callable[[int, int, int], int]]] = {
-    "quanto": ((2, 4), quanto_bytes),
-    "hqq": ((1, 2, 3, 4, 8), hqq_bytes),
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What a backend takes, and the packed bytes of `groups` groups of `size` elements."""
+
+    nbits: tuple[int, ...]
+    axes: tuple[int, int]
+    pack: Callable[[int, int, int], int]
+
+
+BACKENDS: dict[str, Backend] = {
+    "quanto": Backend((2, 4), (0, -1), quanto_bytes),
+    "hqq": Backend((1, 2, 3, 4, 8), (0, 1), hqq_bytes),
 }
 
 
-def check(geometry: Geometry, quantization: Quantization) -> None:
-    """Refuse what QuantizedCache refuses.
+def check(geometry: Geometry) -> None:
+    """Refuse the models that QuantizedCache refuses.
 
     Raises:
-        UnsupportedError: a layer is not plain full attention, or the backend does not take these bits.
-        UsageError: no such backend.
+        UnsupportedError: a layer is not plain full attention.
     """
     refused = [(layer, indices) for layer, indices in geometry.runs() if not _plain(layer)]
     if refused:
@@ -57,13 +98,6 @@ def check(geometry: Geometry, quantization: Quantization) -> None:
             f"QuantizedCache refuses {geometry.model_type}: {layers}",
             hint="Use --cache dynamic or static. vLLM and llama.cpp can: --engine vllm --kv-dtype fp8",
         )
-    if quantization.backend == "fp8":
-        return
-    if quantization.backend not in BACKENDS:
-        raise UsageError(f"unknown backend {quantization.backend!r}", hint="Known: quanto, hqq, fp8")
-    accepted, _ = BACKENDS[quantization.backend]
-    if quantization.nbits not in accepted:
-        raise UnsupportedError(f"{quantization.backend} quantises to {accepted} bits", got=str(quantization.nbits))
 
 
 def _plain(layer: Layer) -> bool:
@@ -73,7 +107,7 @@ def _plain(layer: Layer) -> bool:
     )
 
 
-def quantized_layer(layer: Layer, rules: Rules, quantization: Quantization) -> Bytes:
+def quantized_layer(layer: Layer, rules: Rules, packing: Quantization) -> Bytes:
     """A layer whose K and V are packed, but for the newest tokens.
 
     The prefill is packed whole. Decoded tokens gather unpacked until there are `residual_length` of them; then
@@ -83,48 +117,49 @@ def quantized_layer(layer: Layer, rules: Rules, quantization: Quantization) -> B
     for store in layer.stores:
         if not isinstance(store, Attention) or isinstance(store.span, Encoder):
             raise UnsupportedError("QuantizedCache takes no encoder-decoder models", hint="Use --cache dynamic.")
-        for per_token in _tensors(cached_entry(store.entry, rules.release)):
-            extra = store.extra_tokens * per_token
-            total += _tensor(per_token, extra, rules, quantization)
+        tensors = _tensors(cached_entry(store.entry, rules.release))
+        for (per_token, width), axis in zip(tensors, (packing.axis_key, packing.axis_value), strict=False):
+            total += _tensor(per_token, store.extra_tokens, rules, packing, width if axis else 0)
     return total
 
 
-def _tensors(entry: Heads | Latent | IndexKey) -> tuple[int, ...]:
-    """Elements of one token in each of the two cached tensors."""
+def _tensors(entry: Heads | Latent | IndexKey) -> tuple[tuple[int, int], ...]:
+    """Elements of one token, and the last axis, of each of the two cached tensors."""
     match entry:
-        case Heads():
-            return (entry.count * entry.k_dim, entry.count * entry.v_dim)
-        case Latent():
-            return (entry.rank, entry.rope_dim)
-        case IndexKey():
-            return (entry.dim,)
+        case Heads(count=count, k_dim=k_dim, v_dim=v_dim):
+            return ((count * k_dim, k_dim), (count * v_dim, v_dim))
+        case Latent(rank=rank, rope_dim=rope_dim):
+            return ((rank, rank), (rope_dim, rope_dim))
+        case IndexKey(dim=dim):
+            return ((dim, dim),)
 
 
-def _tensor(per_token: int, extra: int, rules: Rules, quantization: Quantization) -> Bytes:
-    residual = 0 if quantization.backend == "fp8" else rules.decoded % quantization.residual_length
-    packed = packed_bytes(
-        rules.sequences * ((rules.tokens - residual) * per_token + extra), rules.activation, quantization
-    )
+def _tensor(per_token: int, extra_tokens: int, rules: Rules, packing: Quantization, channels: int) -> Bytes:
+    def elements(tokens: int) -> int:
+        return rules.sequences * (tokens + extra_tokens) * per_token
+
+    residual = 0 if packing.backend == "fp8" else rules.decoded % packing.residual_length
+    packed = packed_bytes(elements(rules.tokens - residual), channels, rules.activation, packing)
     loose = rules.activation.bytes(rules.sequences * residual * per_token)
-    prefill = packed_bytes(rules.sequences * (rules.prompt * per_token + extra), rules.activation, quantization)
-    whole = rules.activation.bytes(rules.sequences * (rules.tokens * per_token + extra))
-    return Bytes(packed + loose, packed + loose, prefill, 2 * whole)
+    prefill = packed_bytes(elements(rules.prompt), channels, rules.activation, packing)
+    # Each step unpacks the whole layer and concatenates the new token: two full-precision copies.
+    return Bytes(packed + loose, packed + loose, prefill, 2 * rules.activation.bytes(elements(rules.tokens)))
 
 
-def packed_bytes(elements: int, activation: Format, quantization: Quantization) -> int:
-    """Bytes of one packed tensor with its scales.
+def packed_bytes(elements: int, channels: int, activation: Format, packing: Quantization) -> int:
+    """Bytes of one packed tensor with its scales; with `channels`, groups lie within each channel.
 
     Raises:
         UnsupportedError: the elements are no whole number of groups, which the backends refuse.
     """
-    if quantization.backend == "fp8":
+    if packing.backend == "fp8":
         return elements + 4  # one float32 scale a tensor
-    groups, rest = divmod(elements, quantization.q_group_size)
-    if rest:
+    groups, rest = divmod(elements, packing.q_group_size)
+    by_channel = channels and packing.backend == "quanto"
+    if rest or (by_channel and elements // channels % packing.q_group_size):
         raise UnsupportedError(
-            f"{elements} elements are no whole number of groups of {quantization.q_group_size}",
+            f"{elements} elements are no whole number of groups of {packing.q_group_size}",
             hint="Choose a --q-group-size that divides heads x head_dim x tokens.",
         )
-    _, pack = BACKENDS[quantization.backend]
     scale_and_zero = 2 * activation.bytes(groups)
-    return pack(groups, quantization.q_group_size, quantization.nbits) + scale_and_zero
+    return BACKENDS[packing.backend].pack(groups, packing.q_group_size, packing.nbits) + scale_and_zero
