@@ -70,8 +70,8 @@ def test_sliding_layers_are_refused_by_name():
 # -- paged -------------------------------------------------------------------------------------------------------------
 
 # Continuous batching reads config attributes that say nothing of what is cached: encoder_layers for PP-FormulaNet's
-# decoder, heads of a model that keeps no cache (XLM). Two rows were measured before the heads of the default config were
-# edited (Nemotron, Qwen3-Omni).
+# decoder, heads of a model that keeps no cache (XLM). Two rows were measured before the heads of the default config
+# were edited (Nemotron, Qwen3-Omni).
 UNLIKE = {"pp_formulanet", "xlm", "nemotron", "qwen3_omni_moe_thinker"}
 
 
