@@ -12,6 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from kvsize.cli.parsing import plain_values
 from kvsize.errors import KvsizeError
 
 # name -> (module, one line for --help). `kvsize MODEL` is `kvsize size MODEL`.
@@ -29,6 +30,10 @@ _CLICK_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.
 
 class Commands(TyperGroup):
     """A group whose commands load on use, and whose first argument may be a model."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """The group's own options."""
+        return plain_values(super().get_params(ctx))
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - click's signature
         """All commands, in the order of the table."""

@@ -6,12 +6,13 @@ import typer
 
 from kvsize.architectures import geometry as geometry_of
 from kvsize.cli.options import AsJson, Format, Model, Offline, OutputFormat, Refresh, Revision
+from kvsize.cli.parsing import Command
 from kvsize.report import layers_doc
 
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command()
+@app.command(cls=Command)
 def layers(
     model: Model,
     revision: Revision = None,

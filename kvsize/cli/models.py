@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 
 from kvsize.cli.options import AsJson, Format, OutputFormat
+from kvsize.cli.parsing import Command
 from kvsize.report import ModelsDoc
 
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command()
+@app.command(cls=Command)
 def models(
     search: Annotated[str, typer.Option("--search", help="Only ids that contain this.")] = "",
     architectures: Annotated[

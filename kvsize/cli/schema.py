@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
+from kvsize.cli.parsing import Command
 from kvsize.errors import UsageError
 from kvsize.report import DOCUMENTS
 
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command()
+@app.command(cls=Command)
 def schema(document: Annotated[str, typer.Argument(help="Which document: " + ", ".join(DOCUMENTS))] = "size") -> None:
     """The JSON Schema of what a command prints under --json."""
     if document not in DOCUMENTS:

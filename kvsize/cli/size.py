@@ -20,6 +20,7 @@ from kvsize.cli.options import (
     parse_token_list,
     parse_tokens,
 )
+from kvsize.cli.parsing import Command
 from kvsize.engines import CacheSize, Workload, engine_options, load_engine
 from kvsize.errors import UsageError
 from kvsize.geometry import Geometry
@@ -28,12 +29,12 @@ from kvsize.report import RowDoc, cache_doc, size_doc
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command()
+@app.command(cls=Command)
 @with_engine_flags
 def size(
     model: Model,
     ctx: Annotated[str, typer.Option("--ctx", help="Tokens of one request: 4096, 32k, 1m, or a list.")] = "",
-    batch: Annotated[int, typer.Option("--batch", help="Concurrent sequences.", min=1)] = 1,
+    batch: Annotated[int, typer.Option("--batch", help="Concurrent sequences.")] = 1,
     engine: Annotated[str, typer.Option("--engine", help="Whose cache: NAME or NAME@VERSION.")] = "transformers",
     kv_dtype: Annotated[
         str, typer.Option("--kv-dtype", "--kv-cache-dtype", help="auto, bfloat16, … or k=…,v=….")
