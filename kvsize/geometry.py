@@ -242,6 +242,7 @@ class Geometry:
 
     `dtype` is the compute dtype the config names (None: it names none). `architecture` is the class name of
     `architectures[0]`, which some engines key their rules on. `state_dtype` is `mamba_ssm_dtype` and its kin.
+    `stated` are sizes as the file names them, read or not: some engines trust a key that the model's class ignores.
     """
 
     model_type: str
@@ -253,6 +254,7 @@ class Geometry:
     dtype: str | None = None
     state_dtype: str | None = None
     architecture: str | None = None
+    stated: tuple[tuple[str, int], ...] = field(default=(), compare=False)
     reads: tuple[Read, ...] = field(default=(), compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
 

@@ -35,6 +35,15 @@ CONTEXT_KEYS = (
     "n_ctx",
 )
 STATE_DTYPE_KEYS = ("mamba_ssm_cache_dtype", "mamba_ssm_dtype")
+# Sizes that engines may take from the file although the model's own class does not.
+STATED_KEYS = (
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "hidden_size",
+    "head_dim",
+    "intermediate_size",
+)
 
 
 def geometry(raw: Mapping[str, Any]) -> Geometry:
@@ -62,6 +71,7 @@ def geometry(raw: Mapping[str, Any]) -> Geometry:
         dtype=compute_dtype(outer, text),
         state_dtype=next((canonical(v) for key in STATE_DTYPE_KEYS if isinstance(v := text.raw.get(key), str)), None),
         architecture=_architecture(outer),
+        stated=_stated(text),
         reads=tuple(text.reads.values()),
         notes=tuple(text.notes),
     )
@@ -80,6 +90,11 @@ def _first_number(text: ConfigView, *keys: str) -> int | None:
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
     return None
+
+
+def _stated(text: ConfigView) -> tuple[tuple[str, int], ...]:
+    values = ((key, text.raw.get(key)) for key in STATED_KEYS)
+    return tuple((key, v) for key, v in values if isinstance(v, int) and not isinstance(v, bool) and v > 0)
 
 
 def _architecture(outer: ConfigView) -> str | None:
