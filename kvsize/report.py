@@ -10,29 +10,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from kvsize.engines import CacheSize, Evidence, Workload
-from kvsize.geometry import (
-    Attention,
-    Chunked,
-    Compressed,
-    Encoder,
-    Full,
-    Geometry,
-    Heads,
-    IndexKey,
-    Latent,
-    Layer,
-    Recurrent,
-    Reference,
-    Sliding,
-    Store,
-)
-from kvsize.source import ModelFiles
+from kvsize.engines import Evidence
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDoc:
-    """Which model, and where its config came from."""
+    """Which model, and where its config came from. `attention` says in words what its layers keep."""
 
     id: str
     origin: str
@@ -41,16 +24,18 @@ class ModelDoc:
     architecture: str | None
     num_layers: int
     max_tokens: int | None
+    attention: str
 
 
 @dataclass(frozen=True, slots=True)
 class EngineDoc:
-    """Whose cache, of which release, and what the figures stand on."""
+    """Whose cache, of which release, under which settings (its own names), and what the figures stand on."""
 
     name: str
     version: str
     cache: str
     evidence: Evidence
+    settings: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +76,29 @@ class CacheDoc:
 
 @dataclass(frozen=True, slots=True)
 class StoreDoc:
-    """One cache of a layer: what an entry holds and which tokens stay."""
+    """One cache of a layer: what an entry holds and which tokens stay, in words and in numbers.
+
+    `span_tokens` is the window's or chunk's size, or how many tokens an encoder always yields. `elements` are those of
+    one token if `per_token`, else of one sequence. `format` is fixed by the model's code (null: the cache's own).
+    """
 
     holds: str
     keeps: str
+    entry: Literal["heads", "latent", "index_key", "states", "compressed"]
+    span: Literal["full", "sliding", "chunked", "reference", "encoder", "constant", "compressed"]
+    span_tokens: int | None
     elements: int
     per_token: bool
+    format: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class LayerDoc:
-    """A run of equal layers; bytes are those of the whole run, all sequences."""
+    """A run of equal layers; bytes are those of the whole run, all sequences. `label` names its kind in a word."""
 
     indices: list[int]
     kind: str
+    label: str
     bytes: int
     logical_bytes: int
     after_prefill_bytes: int
@@ -119,8 +113,26 @@ class LayerRunDoc:
 
     indices: list[int]
     kind: str
+    label: str
     shares: int | None
     stores: list[StoreDoc]
+
+
+@dataclass(frozen=True, slots=True)
+class OverheadDoc:
+    """Bytes that belong to no layer."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FormulaDoc:
+    """What a formula in common use says for the same request; listed only where it is off by 2 % or more."""
+
+    formula: str
+    bytes: int
+    misses: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +180,10 @@ class SizeDoc:
     kv_dtype: FormatDoc
     cache: CacheDoc
     layers: list[LayerDoc]
+    overheads: list[OverheadDoc]
     rows: list[RowDoc]
     pool: PoolDoc | None
+    formulas: list[FormulaDoc]
     reads: list[str]
     notes: list[str]
 
@@ -186,12 +200,33 @@ class LayersDoc:
 
 
 @dataclass(frozen=True, slots=True)
+class EntryDoc:
+    """A model of the catalogue: an answer without the network."""
+
+    id: str
+    model_type: str
+    attention: str | None
+    weight_bytes: int | None
+    revision: str | None
+    also: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ArchitectureDoc:
+    """A model_type that kvsize has a rule for, and what the rule stands on."""
+
+    model_type: str
+    evidence: Evidence
+    models: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelsDoc:
-    """`kvsize models`: ids of the catalogue, or model types with their evidence."""
+    """`kvsize models`: the catalogue, or with --architectures every known model_type."""
 
     schema: Literal["kvsize.models/1"]
-    models: list[str]
-    architectures: dict[str, str]
+    models: list[EntryDoc]
+    architectures: list[ArchitectureDoc]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,141 +253,3 @@ DOCUMENTS: dict[str, type[Any]] = {
 def to_dict(document: Any) -> dict[str, Any]:
     """A document as JSON-ready values, `schema` first."""
     return asdict(document)
-
-
-# -- building ----------------------------------------------------------------------------------------------------------
-
-
-def model_doc(files: ModelFiles, geometry: Geometry) -> ModelDoc:
-    """The model part of every document."""
-    return ModelDoc(
-        files.id,
-        files.origin,
-        files.revision,
-        geometry.model_type,
-        geometry.architecture,
-        len(geometry.layers),
-        geometry.max_tokens,
-    )
-
-
-def cache_doc(size: CacheSize, tokens: int, one_more: CacheSize) -> CacheDoc:
-    """The cache part; `one_more` is the same workload at one step of tokens more, for the slope."""
-    slope = (one_more.total_bytes - size.total_bytes) // size.step_tokens
-    return CacheDoc(
-        total_bytes=size.total_bytes,
-        logical_bytes=size.logical_bytes,
-        after_prefill_bytes=size.after_prefill_bytes,
-        peak_bytes=size.peak_bytes,
-        fixed_bytes=size.total_bytes - slope * tokens,
-        marginal_bytes_per_token=slope,
-        host_bytes=size.host_bytes,
-    )
-
-
-def layer_docs(geometry: Geometry, size: CacheSize) -> list[LayerDoc]:
-    """Runs of equal layers with their bytes."""
-    docs = []
-    for layer, indices in geometry.runs():
-        parts = [size.layers[index] for index in indices]
-        docs.append(
-            LayerDoc(
-                indices=list(indices),
-                kind=layer.kind,
-                bytes=sum(part.held for part in parts),
-                logical_bytes=sum(part.logical for part in parts),
-                after_prefill_bytes=sum(part.after_prefill for part in parts),
-                host_bytes=sum(part.host for part in parts),
-                shares=layer.shares,
-                stores=store_docs(layer),
-            )
-        )
-    return docs
-
-
-def store_docs(layer: Layer) -> list[StoreDoc]:
-    """What each cache of a layer holds, in words and elements."""
-    return [_store_doc(store) for store in layer.stores]
-
-
-def _store_doc(store: Store) -> StoreDoc:
-    match store:
-        case Attention():
-            return StoreDoc(_entry_words(store.entry), _span_words(store), store.entry.elements, per_token=True)
-        case Recurrent():
-            shapes = " + ".join(f"{state.role} {list(state.shape)}" for state in store.states)
-            return StoreDoc(
-                f"{store.kind} {shapes}", "constant", sum(state.elements for state in store.states), per_token=False
-            )
-        case Compressed():
-            index = f", index {store.index_dim}" if store.index_dim else ""
-            return StoreDoc(
-                f"K=V {store.dim}{index}", f"last {store.window}, and 1 of {store.rate}", store.dim, per_token=True
-            )
-
-
-def _entry_words(entry: Heads | Latent | IndexKey) -> str:
-    match entry:
-        case Heads(count=count, k_dim=k, v_dim=v):
-            return f"{count} KV heads x {k}" if k == v else f"{count} KV heads x ({k} K + {v} V)"
-        case Latent(rank=rank, rope_dim=rope):
-            return f"latent {rank} + rope {rope}"
-        case IndexKey(dim=dim):
-            return f"index key {dim}"
-
-
-def _span_words(store: Attention) -> str:
-    match store.span:
-        case Full():
-            return "all tokens"
-        case Sliding(window=window):
-            return f"window {window}"
-        case Chunked(size=size):
-            return f"chunk {size}"
-        case Reference(window=window):
-            return f"prompt and last {window}"
-        case Encoder():
-            return "encoder tokens"
-
-
-def size_doc(
-    files: ModelFiles,
-    geometry: Geometry,
-    workload: Workload,
-    size: CacheSize,
-    rows: list[RowDoc],
-    num_beams: int,
-    notes: tuple[str, ...] = (),
-) -> SizeDoc:
-    """The document of `kvsize MODEL`."""
-    return SizeDoc(
-        schema="kvsize.size/1",
-        model=model_doc(files, geometry),
-        engine=EngineDoc(size.engine, size.version, size.cache, size.evidence),
-        workload=WorkloadDoc(workload.tokens, workload.sequences, workload.encoder_tokens, num_beams),
-        kv_dtype=FormatDoc(size.k_format, size.v_format, size.format_source),
-        cache=rows[0].cache,
-        layers=layer_docs(geometry, size),
-        rows=rows,
-        pool=pool_doc(size),
-        reads=[str(read) for read in geometry.reads],
-        notes=[*geometry.notes, *size.notes, *notes],
-    )
-
-
-def pool_doc(size: CacheSize) -> PoolDoc | None:
-    """The pool part, null where no budget was given."""
-    if size.pool is None:
-        return None
-    values = {name: getattr(size.pool, name) for name in PoolDoc.__dataclass_fields__ if name != "groups"}
-    groups = [GroupDoc(**asdict(group)) for group in size.pool.groups]
-    return PoolDoc(**values, groups=groups)
-
-
-def layers_doc(files: ModelFiles, geometry: Geometry) -> LayersDoc:
-    """The document of `kvsize layers`."""
-    runs = [
-        LayerRunDoc(list(indices), layer.kind, layer.shares, store_docs(layer)) for layer, indices in geometry.runs()
-    ]
-    reads = [str(read) for read in geometry.reads]
-    return LayersDoc("kvsize.layers/1", model_doc(files, geometry), runs, reads, list(geometry.notes))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import typer
 
 from kvsize.architectures import geometry as geometry_of
+from kvsize.build import layers_doc
 from kvsize.cli.options import AsJson, Format, Model, Offline, OutputFormat, Refresh, Revision
 from kvsize.cli.parsing import Command
-from kvsize.report import layers_doc
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -22,9 +22,9 @@ def layers(
     output: OutputFormat = Format.table,
 ) -> None:
     """What each layer of a model keeps, and the config keys that say so."""
-    from kvsize.render import render
+    from kvsize.cli.output import emit
     from kvsize.source import load
 
     files = load(model, revision=revision, refresh=refresh, offline=offline)
     document = layers_doc(files, geometry_of(files.config))
-    typer.echo(render(document, Format.json if as_json else output), nl=False)
+    emit(document, Format.json if as_json else output)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kvsize.architectures import geometry as geometry_of
+from kvsize.build import cache_doc, size_doc
 from kvsize.cli.engine_flags import with_engine_flags
 from kvsize.cli.options import (
     AsJson,
@@ -24,7 +25,12 @@ from kvsize.cli.parsing import Command
 from kvsize.engines import CacheSize, Workload, engine_options, load_engine
 from kvsize.errors import UsageError
 from kvsize.geometry import Geometry
-from kvsize.report import RowDoc, cache_doc, size_doc
+from kvsize.report import RowDoc
+
+if TYPE_CHECKING:
+    from kvsize.tables.size import Beside
+
+DEFAULT_CTX = 32_768  # what --ctx is without a value: long enough to matter, and what most tools compare at
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -45,31 +51,54 @@ def size(
     revision: Revision = None,
     refresh: Refresh = False,
     offline: Offline = False,
+    exact: Annotated[bool, typer.Option("--bytes", help="Exact bytes instead of GiB, MiB and KiB.")] = False,
     as_json: AsJson = False,
     output: OutputFormat = Format.table,
     **settings: Any,
 ) -> None:
     """Bytes of a model's KV cache, for one engine and one or more context lengths."""
-    from kvsize.render import render
+    from kvsize.cli.output import emit
     from kvsize.source import load
 
     files = load(model, revision=revision, refresh=refresh, offline=offline)
     geometry = geometry_of(files.config)
     k_format, v_format = parse_kv_dtype(kv_dtype)
-    lengths = parse_token_list(ctx) if ctx else [geometry.max_tokens or 4096]
+    lengths, notes = context_lengths(ctx, geometry)
     encoder = None if encoder_ctx is None else parse_encoder(encoder_ctx)
     workload = Workload(lengths[0], batch, k_format, v_format, encoder)
     name, options = engine_settings(engine, settings)
-    first: CacheSize | None = None
-    rows = []
-    for tokens in lengths:
-        answer, row = measure(name, geometry, replace(workload, tokens=tokens), options)
-        first = first or answer
-        rows.append(row)
-    if first is None:
-        raise UsageError("--ctx is empty")
-    document = size_doc(files, geometry, workload, first, rows, num_beams=1)
-    typer.echo(render(document, Format.json if as_json else output), nl=False)
+    answers = [measure(name, geometry, replace(workload, tokens=tokens), options) for tokens in lengths]
+    document = size_doc(
+        files, geometry, workload, answers[0][0], [row for _, row in answers], options=options, notes=notes
+    )
+    chosen = Format.json if as_json else output
+    extra = beside(name, geometry, workload, options, answers) if chosen is Format.table else None
+    emit(document, chosen, extra=extra, exact=exact)
+
+
+def context_lengths(text: str, geometry: Geometry) -> tuple[list[int], tuple[str, ...]]:
+    """The lengths asked for, or a usual one; and what is worth saying about them."""
+    most = geometry.max_tokens
+    if not text:
+        tokens = min(DEFAULT_CTX, most or DEFAULT_CTX)
+        limit = f"; the model goes up to {most:,}" if most and most > tokens else ""
+        return [tokens], (f"--ctx was not given: {tokens:,} tokens are assumed{limit}",)
+    lengths = parse_token_list(text)
+    beyond = most is not None and max(lengths) > most
+    return lengths, (f"the config names {most:,} tokens as the most that this model takes",) if beyond else ()
+
+
+def beside(
+    engine: str, geometry: Geometry, workload: Workload, options: Any, answers: list[tuple[CacheSize, RowDoc]]
+) -> Beside:
+    """What people see beside the document: the figures of one sequence, and what other engines would take."""
+    from kvsize.elsewhere import elsewhere
+    from kvsize.tables.size import Beside
+
+    if len(answers) > 1:
+        return Beside()
+    _, single = measure(engine, geometry, replace(workload, sequences=1), options)
+    return Beside(single.cache if workload.sequences > 1 else None, tuple(elsewhere(geometry, workload, answers[0][0])))
 
 
 def measure(engine: str, geometry: Geometry, workload: Workload, options: Any) -> tuple[CacheSize, RowDoc]:

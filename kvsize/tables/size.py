@@ -1,0 +1,289 @@
+"""The page of `kvsize MODEL`: the answer, what it is made of, what other engines and formulas would say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvsize.elsewhere import Elsewhere
+from kvsize.report import CacheDoc, LayerDoc, PoolDoc, RowDoc, SizeDoc
+from kvsize.tables import sweep
+from kvsize.tables.page import INDENT, Grid, Line, View, bar, beside, columns, flow, headline, labelled
+from kvsize.tables.terms import terms
+from kvsize.tables.units import amount, times, unit_for
+
+ORIGINS = {
+    "catalogue": "bundled catalogue, {}",
+    "cache": "Hugging Face cache @ {}",
+    "hub": "Hub @ {}",
+    "file": "file",
+    "stdin": "standard input",
+    "gguf": "GGUF file",
+}
+MOST_ROWS = 8  # kinds of layers shown one by one
+ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "mlx": "MLX", "tensorrt-llm": "TensorRT-LLM"}
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What `kvsize MODEL` shows beside its document: the same for one sequence, and other engines' answers."""
+
+    single: CacheDoc | None = None
+    elsewhere: Sequence[Elsewhere] = ()
+
+
+def page(document: SizeDoc, view: View, extra: Beside | None) -> list[Line]:
+    """The whole page; its first three lines hold the model, the answer, and whose answer it is."""
+    extra = extra or Beside()
+    lines = [*headline(document.model.id, document.model.attention, view), *_answer(document, view)]
+    lines += [[(INDENT, ""), (text, "dim")] for text in flow(_facts(document), view.columns - len(INDENT))]
+    lines += [[], *(sweep.lines(document, view) if len(document.rows) > 1 else _figures(document, view, extra))]
+    if len(document.rows) == 1:
+        lines += [[], *_parts(document, view)]
+    if document.pool is not None:
+        lines += [[], *_pool(document.pool, document, view)]
+    lines += _margin(document, view, extra)
+    return lines
+
+
+# -- the answer --------------------------------------------------------------------------------------------------------
+
+
+def _answer(document: SizeDoc, view: View) -> list[Line]:
+    asked = document.workload
+    who = f"{asked.batch:,} sequences" if asked.batch > 1 else "1 sequence"
+    if asked.num_beams > 1:
+        who += f" x {asked.num_beams} beams"
+    if len(document.rows) > 1:
+        return [[(INDENT, ""), (f"{len(document.rows)} context lengths, {who} each", "answer")]]
+    total = document.cache.total_bytes
+    tokens = f"{asked.ctx:,} token{'' if asked.ctx == 1 else 's'}"
+    exact = "" if view.exact or total < 1024 else f" ({total:,} bytes)"
+    rest = f"{exact} for {who} of {tokens}"
+    return beside([(INDENT, ""), (amount(total, exact=view.exact), "answer")], rest.strip(), view, style="", gap=1)
+
+
+def _facts(document: SizeDoc) -> list[str]:
+    engine, asked = document.engine, document.workload
+    cache = f"{engine.cache} cache" if engine.cache else ""
+    evidence = {"exact": "checked against real runs", "derived": "derived, not run"}.get(
+        engine.evidence, engine.evidence
+    )
+    encoder = f"{asked.encoder_ctx:,} encoder tokens" if asked.encoder_ctx is not None else ""
+    name = ENGINE_NAMES.get(engine.name, engine.name)
+    origin = ORIGINS[document.model.origin].format((document.model.revision or "?")[:12])
+    return [fact for fact in (f"{name} {engine.version}", cache, _format(document), encoder, evidence, origin) if fact]
+
+
+def _format(document: SizeDoc) -> str:
+    kinds = document.kv_dtype
+    name = kinds.k if kinds.k == kinds.v else f"K {kinds.k}, V {kinds.v}"
+    why = kinds.source.partition(":")[0]
+    return f"{name} ({why})" if why else name
+
+
+# -- the figures -------------------------------------------------------------------------------------------------------
+
+
+def _figures(document: SizeDoc, view: View, extra: Beside) -> list[Line]:
+    caches = [document.cache] if extra.single is None else [extra.single, document.cache]
+    rows = [row for row in _figure_rows(document, caches, view) if row[1]]
+    heads = ["1 sequence", f"{document.workload.batch:,} sequences"] if extra.single is not None else []
+    table = [[label, *cells] for label, cells, _ in rows]
+    texts = columns([["", *heads], *table] if heads else table, left=(0,))
+    lines: list[Line] = [[(INDENT + texts[0], "dim")]] if heads else []
+    for text, (_, _, why) in zip(texts[1:] if heads else texts, rows, strict=True):
+        lines += beside([(INDENT + text, "")], why, view)
+    return lines
+
+
+def _figure_rows(document: SizeDoc, caches: Sequence[CacheDoc], view: View) -> list[tuple[str, list[str], str]]:
+    """(label, a cell for each column, why); no cells where a line would say nothing new."""
+    total = [cache.total_bytes for cache in caches]
+    unit = unit_for(total, exact=view.exact)
+    shown = [unit.text(value) for value in total]
+
+    def memory(label: str, values: list[int], why: str) -> tuple[str, list[str], str]:
+        cells = [unit.text(value) for value in values]
+        return label, [] if cells == shown else cells, why
+
+    def own_unit(label: str, values: list[int], why: str) -> tuple[str, list[str], str]:
+        unit = unit_for(values, exact=view.exact)
+        return label, [unit.text(value) for value in values] if any(values) else [], why
+
+    hosts = [cache.host_bytes for cache in caches]
+    return [
+        ("while decoding", shown, ""),
+        memory("elements alone", [cache.logical_bytes for cache in caches], "tensors that are views hold more"),
+        memory("right after prefill", [cache.after_prefill_bytes for cache in caches], _why_prefill(document)),
+        memory("peak", [cache.peak_bytes for cache in caches], "a growing tensor is copied"),
+        own_unit("of it on the host", hosts, "offloaded"),
+        own_unit("per further token", [cache.marginal_bytes_per_token for cache in caches], _why_slope(document)),
+        own_unit("fixed", [cache.fixed_bytes for cache in caches], _why_fixed(document)),
+    ]
+
+
+def _windowed(run: LayerDoc) -> bool:
+    return any(store.span in ("sliding", "chunked") for store in run.stores)
+
+
+def _grows(run: LayerDoc, ctx: int) -> bool:
+    return run.shares is None and any(
+        store.span in ("full", "reference", "compressed")
+        or (store.span in ("sliding", "chunked") and ctx < (store.span_tokens or 0))
+        for store in run.stores
+    )
+
+
+def _why_prefill(document: SizeDoc) -> str:
+    return "windows still hold the prompt" if any(map(_windowed, document.layers)) else "of the whole prompt at once"
+
+
+def _why_slope(document: SizeDoc) -> str:
+    growing = [run for run in document.layers if _grows(run, document.workload.ctx)]
+    full = any(_windowed(run) and not _grows(run, document.workload.ctx) for run in document.layers)
+    return _counted(growing) + (", the windows are full" if full else "")
+
+
+def _why_fixed(document: SizeDoc) -> str:
+    fixed = [run for run in document.layers if run.bytes and not _grows(run, document.workload.ctx)]
+    return _counted(fixed)
+
+
+def _counted(runs: Sequence[LayerDoc]) -> str:
+    counts: dict[str, int] = {}
+    for run in runs:
+        counts[run.label] = counts.get(run.label, 0) + len(run.indices)
+    return " + ".join(f"{count} {label}" for label, count in counts.items())
+
+
+# -- the parts ---------------------------------------------------------------------------------------------------------
+
+
+def _parts(document: SizeDoc, view: View) -> list[Line]:
+    """One line for each kind of layer that holds something: name, bar, figure, and the product that it is."""
+    parts = part_rows(document)
+    unit = unit_for((document.cache.total_bytes,), exact=view.exact)
+    names = columns([[name] for name, _, _ in parts], left=(0,))
+    figures = columns([[unit.text(value)] for _, value, _ in parts])
+    used = len(INDENT) + len(names[0]) + 2 + len(figures[0]) + 2 + max(len(sum_) for _, _, sum_ in parts)
+    room = min(view.columns - used - 2, 40)
+    lines: list[Line] = []
+    for name, figure, (_, value, product) in zip(names, figures, parts, strict=True):
+        line: Line = [(f"{INDENT}{name}  ", "")]
+        if room >= 8 and len(parts) > 1:
+            line.append((bar(value, document.cache.total_bytes, room).ljust(room + 2), "bar"))
+        line.append((figure, ""))
+        lines += beside(line, product, view, gap=2)
+    return lines
+
+
+def part_rows(document: SizeDoc) -> list[tuple[str, int, str]]:
+    """(kind, bytes, product) of everything that the total is made of."""
+    runs = [run for run in document.layers if run.bytes]
+    if len(runs) > MOST_ROWS:
+        return [*_merged(runs), *_overheads(document)]
+    found = [terms(run, document) for run in runs]
+    counts = {len(each.cells) for each in found}
+    texts: dict[int, list[str]] = {}
+    for count in counts:
+        texts[count] = _aligned([each.cells for each in found if len(each.cells) == count])
+    products = [texts[len(each.cells)].pop(0) for each in found]
+    names = _names(runs)
+    rows = [(name, run.bytes, text) for name, run, text in zip(names, runs, products, strict=True)]
+    return [*rows, *_overheads(document)] or [("nothing", 0, "no layer caches anything")]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return [" x ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+
+
+def _names(runs: Sequence[LayerDoc]) -> list[str]:
+    """Labels, with what an entry holds where two kinds would read the same."""
+    labels = [run.label for run in runs]
+    return [
+        run.label if labels.count(run.label) == 1 else f"{run.label}, {run.stores[0].holds.partition(':')[0]}"
+        for run in runs
+    ]
+
+
+def _merged(runs: Sequence[LayerDoc]) -> list[tuple[str, int, str]]:
+    rows: dict[str, tuple[int, int, int]] = {}
+    for run in runs:
+        total, layers, shapes = rows.get(run.label, (0, 0, 0))
+        rows[run.label] = (total + run.bytes, layers + len(run.indices), shapes + 1)
+    return [(name, total, f"{layers} layers of {shapes} shapes") for name, (total, layers, shapes) in rows.items()]
+
+
+def _overheads(document: SizeDoc) -> list[tuple[str, int, str]]:
+    return [(part.name, part.bytes, f"{part.bytes:,} B") for part in document.overheads if part.bytes]
+
+
+# -- the margin --------------------------------------------------------------------------------------------------------
+
+
+def _pool(pool: PoolDoc, document: SizeDoc, view: View) -> list[Line]:
+    requests = f"{pool.max_concurrency:.2f}".rstrip("0").rstrip(".")
+    blocks = f"{pool.num_blocks:,} blocks of {pool.block_size:,} tokens, {pool.bytes_per_block:,} B each"
+    lines = labelled("pool", f"{pool.tokens:,} tokens: {blocks}", view)
+    each = f"{pool.request_blocks:,} blocks, {amount(pool.request_bytes, exact=view.exact)} each"
+    lines += labelled("holds", f"{requests} requests of {document.workload.ctx:,} tokens at once ({each})", view)
+    for group in pool.groups:
+        text = (
+            f"{group.name}: {group.layers} layers, {group.block_tokens:,} tokens and {group.page_bytes:,} B a page, "
+            f"{group.request_blocks:,} pages a request"
+        )
+        lines += labelled("group", text, view)
+    return lines
+
+
+def _margin(document: SizeDoc, view: View, extra: Beside) -> list[Line]:
+    lines: list[Line] = []
+    if extra.elsewhere:
+        lines += [[], *_elsewhere(extra.elsewhere, view)]
+    if document.formulas or document.notes:
+        lines.append([])
+    for formula in document.formulas:
+        off = _off(formula.bytes, document.cache.total_bytes)
+        text = f"{formula.formula} says {amount(formula.bytes, exact=view.exact)}: {off} ({formula.misses})"
+        lines += labelled("caution", text, view, style="warn")
+    reason = document.kv_dtype.source.partition(": ")[2]
+    for note in [reason, *document.notes]:
+        lines += labelled("note", note, view) if note else []
+    return lines
+
+
+def _off(said: int, true: int) -> str:
+    return f"{times(said, true)}x too high" if said > true else f"{times(true, said)}x too low"
+
+
+def _elsewhere(others: Sequence[Elsewhere], view: View) -> list[Line]:
+    unit = unit_for((other.total_bytes or 0 for other in others), exact=view.exact)
+    names = [f"{ENGINE_NAMES.get(other.engine, other.engine)} {other.version}" for other in others]
+    figures = ["refuses" if other.total_bytes is None else unit.text(other.total_bytes) for other in others]
+    texts = columns(list(zip(names, figures, strict=True)), gap=2, left=(0,))
+    lines: list[Line] = []
+    for index, (text, other) in enumerate(zip(texts, others, strict=True)):
+        label = ("" if index else "elsewhere").ljust(11)
+        lines += beside([(INDENT + label, "dim"), (text, "")], other.why, view, gap=2)
+    return lines
+
+
+# -- spreadsheets ------------------------------------------------------------------------------------------------------
+
+SHARED = ("model", "model_type", "engine", "version", "cache", "k_format", "v_format", "encoder_ctx", "num_beams")
+
+
+def grid(document: SizeDoc) -> Grid:
+    """One row for each context length."""
+    figures = tuple(CacheDoc.__dataclass_fields__)
+    header = (*SHARED, "ctx", "batch", *figures)
+    return Grid(header, tuple(_grid_row(document, row, figures) for row in document.rows))
+
+
+def _grid_row(document: SizeDoc, row: RowDoc, figures: Sequence[str]) -> tuple[object, ...]:
+    model, engine, kinds, asked = document.model, document.engine, document.kv_dtype, document.workload
+    shared = (model.id, model.model_type, engine.name, engine.version, engine.cache, kinds.k, kinds.v)
+    values = (getattr(row.cache, name) for name in figures)
+    return (*shared, asked.encoder_ctx, asked.num_beams, row.ctx, row.batch, *values)
