@@ -350,7 +350,7 @@ def _short(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{…}"
     text = (
-        json.dumps(value, ensure_ascii=False)
+        json.dumps(value)  # ASCII: a config may hold what a terminal would obey
         if not isinstance(value, list) or len(value) <= 4
         else f"[{len(value)} entries]"
     )
@@ -399,7 +399,11 @@ def unknown_architecture(model_type: str, raw: Mapping[str, Any]) -> UnknownArch
     telling = [
         key for key in raw if any(word in key for word in ("state", "ssm", "mamba", "conv", "lora", "window", "linear"))
     ]
-    seen = [f"{key} {_short(raw[key])}" for key in dict.fromkeys((*SHOWN_KEYS, *telling)) if key in raw][:8]
+    seen = [
+        f"{json.dumps(key[:48])[1:-1]} {_short(raw[key])}"
+        for key in dict.fromkeys((*SHOWN_KEYS, *telling))
+        if key in raw
+    ][:8]
     nearest = difflib.get_close_matches(model_type[:64], known_types(), n=3, cutoff=0.5)
     lines = []
     if seen:

@@ -16,7 +16,7 @@ from kvsize.architectures.recurrent import RECURRENT
 from kvsize.architectures.remote import REMOTE
 from kvsize.architectures.seq2seq import CROSS_ATTENDING, SEQ2SEQ, with_cross
 from kvsize.architectures.singular import SINGULAR
-from kvsize.config import ConfigView, open_config, text_config, unknown_architecture
+from kvsize.config import MAX_DIMENSION, ConfigView, open_config, text_config, unknown_architecture
 from kvsize.errors import ConfigError
 from kvsize.formats import FORMATS, canonical
 from kvsize.geometry import Geometry, Layer
@@ -87,14 +87,14 @@ def _build(adapter: Adapter, text: ConfigView) -> tuple[Layer, ...]:
 def _first_number(text: ConfigView, *keys: str) -> int | None:
     for key in keys:
         value = text.raw.get(text.facts.map.get(key, key), text.raw.get(key, text.facts.fields.get(key)))
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_DIMENSION:
+            return value  # beyond the bound it says "no limit" (tokenizers write 10**30)
     return None
 
 
 def _stated(text: ConfigView) -> tuple[tuple[str, int], ...]:
     values = ((key, text.raw.get(key)) for key in STATED_KEYS)
-    return tuple((key, v) for key, v in values if isinstance(v, int) and not isinstance(v, bool) and v > 0)
+    return tuple((key, v) for key, v in values if type(v) is int and 0 < v <= MAX_DIMENSION)
 
 
 def _architecture(outer: ConfigView) -> str | None:

@@ -22,7 +22,7 @@ from kvsize.architectures.common import (
     standard,
     with_heads,
 )
-from kvsize.config import ConfigView
+from kvsize.config import MAX_LAYERS, ConfigView
 from kvsize.errors import ConfigError
 from kvsize.geometry import Attention, Full, Heads, Layer, Sliding
 
@@ -252,7 +252,7 @@ def hrm_text(cfg: ConfigView) -> tuple[Layer, ...]:
     """HRM: each stack runs H_cycles x (L_cycles + 1) times, with a cache for each pass."""
     stack = cfg.maybe("num_layers_per_stack")
     count = cfg.layers() if stack else cfg.layers() * cfg.need("H_cycles") * (cfg.need("L_cycles") + 1)
-    if count > 100_000:
+    if count > MAX_LAYERS:
         raise cfg.invalid("H_cycles", "a plausible number of cycles", cfg.get("H_cycles"))
     return (attention_layer(cfg, "full_attention", heads(cfg)),) * count
 
