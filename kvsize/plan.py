@@ -1,0 +1,91 @@
+"""Will it fit, how much fits, and what would make it fit: pure functions over an engine's own answers.
+
+Capacity is never a division. Everything asks one question, `holds(tokens, sequences, cache_bytes)`, which the engine
+itself answers, and bisects it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from kvsize.ranges import Range
+
+Verdict: TypeAlias = Literal["fits", "tight", "does_not_fit", "unknown"]
+Holds: TypeAlias = Callable[[int, int, int], bool]
+Room: TypeAlias = Callable[[int, int], Range]
+
+# No request is longer, no batch larger; bisection stops here.
+MAX_TOKENS = 2**30
+MAX_SEQUENCES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One workload on one rank.
+
+    `holds(tokens, sequences, cache_bytes)` is whether the engine keeps that workload in that many bytes;
+    `room(tokens, sequences)` the bytes left for the cache, at the kind and at the unkind end of what is estimated.
+    """
+
+    tokens: int
+    sequences: int
+    holds: Holds
+    room: Room
+    max_tokens: int = MAX_TOKENS
+
+    def fits(self, tokens: int, sequences: int) -> bool:
+        """Whether it fits even at the unkind end."""
+        left = self.room(tokens, sequences).low
+        return left > 0 and self.holds(tokens, sequences, left)
+
+    def may_fit(self, tokens: int, sequences: int) -> bool:
+        """Whether it fits at the kind end."""
+        left = self.room(tokens, sequences).high
+        return left > 0 and self.holds(tokens, sequences, left)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The verdict, the longest context at these sequences, and the most sequences at this context."""
+
+    verdict: Verdict
+    max_tokens: int
+    max_sequences: int
+
+
+def answer(question: Question) -> Answer:
+    """The verdict and both capacities, which count only what fits for certain."""
+    tokens, sequences = question.tokens, question.sequences
+    if question.fits(tokens, sequences):
+        verdict: Verdict = "fits"
+    else:
+        verdict = "tight" if question.may_fit(tokens, sequences) else "does_not_fit"
+    return Answer(verdict, longest(question), most(question))
+
+
+def longest(question: Question) -> int:
+    """The most tokens that `sequences` requests can have; 0 if not even one token fits."""
+    return largest(lambda tokens: question.fits(tokens, question.sequences), question.max_tokens)
+
+
+def most(question: Question) -> int:
+    """The most requests of `tokens` tokens; 0 if not even one fits."""
+    return largest(lambda sequences: question.fits(question.tokens, sequences), MAX_SEQUENCES)
+
+
+def largest(fits: Callable[[int], bool], ceiling: int) -> int:
+    """The largest n in 1 … ceiling for which a falling predicate holds; 0 if it never does."""
+    if not fits(1):
+        return 0
+    good = 1
+    while good < ceiling and fits(min(2 * good, ceiling)):
+        good = min(2 * good, ceiling)
+    if good == ceiling:
+        return ceiling
+    bad = min(2 * good, ceiling)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good

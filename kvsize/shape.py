@@ -1,0 +1,65 @@
+"""Widths of a model's computing, as far as its config names them: what activations are estimated from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvsize.config import ConfigView, open_config, text_config
+
+MULTIMODAL_KEYS = (
+    "vision_config",
+    "audio_config",
+    "vision_tower",
+    "mm_vision_tower",
+    "visual",
+    "vit_config",
+    "thinker_config",
+)
+EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_tok")
+MLP_KEYS = ("intermediate_size", "ffn_dim", "n_inner", "d_ff", "ffn_hidden_size", "decoder_ffn_dim")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """Elements a token passes through; `mlp` of a mixture counts the experts that one token visits. None: not named."""
+
+    layers: int
+    hidden: int | None
+    vocab: int | None
+    mlp: int | None
+    moe: bool
+    multimodal: bool
+
+
+def model_shape(raw: Mapping[str, Any], layers: int) -> ModelShape:
+    """Read the widths; nothing here is required, since nothing exact stands on it."""
+    outer = open_config(raw)
+    text = text_config(outer)
+    moe = any(_number(text, key) for key in EXPERT_KEYS)
+    return ModelShape(
+        layers=layers,
+        hidden=_number(text, "hidden_size"),
+        vocab=_number(text, "vocab_size") or _number(outer, "vocab_size"),
+        mlp=_expert_width(text) if moe else _first(text, MLP_KEYS),
+        moe=moe,
+        multimodal=any(outer.raw.get(key) for key in MULTIMODAL_KEYS),
+    )
+
+
+def _expert_width(text: ConfigView) -> int | None:
+    width = _first(text, ("moe_intermediate_size", *MLP_KEYS))
+    visited = _first(text, ("num_experts_per_tok", "moe_topk", "moe_k", "top_k")) or 1
+    shared = _first(text, ("n_shared_experts", "num_shared_experts")) or 0
+    return None if width is None else width * (visited + shared)
+
+
+def _first(view: ConfigView, keys: tuple[str, ...]) -> int | None:
+    return next((value for key in keys if (value := _number(view, key))), None)
+
+
+def _number(view: ConfigView, key: str) -> int | None:
+    name = view.facts.map.get(key, key)
+    value = view.raw.get(name, view.raw.get(key, view.facts.fields.get(name)))
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
