@@ -43,6 +43,7 @@ STATED_KEYS = (
     "hidden_size",
     "head_dim",
     "intermediate_size",
+    "sliding_window_size",
 )
 
 

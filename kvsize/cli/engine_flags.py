@@ -88,6 +88,12 @@ FLAGS: tuple[Flag, ...] = (
         ("max_mamba_cache_size", "--max-mamba-cache-size", int, "State slots."),
         ("max_running_requests", "--max-running-requests", int, "Concurrent requests."),
         ("disable_radix_cache", "--disable-radix-cache", bool, "No prefix sharing."),
+        ("max_total_tokens", "--max-total-tokens", int, "Most tokens of the pool."),
+        ("chunked_prefill_size", "--chunked-prefill-size", int, "Tokens of one prefill chunk."),
+        ("mamba_radix_cache_strategy", "--mamba-radix-cache-strategy", str, "auto, no_buffer or extra_buffer."),
+        ("data_parallel_size", "--data-parallel-size --dp-size", int, "Groups of data-parallel attention."),
+        ("dsa_decode_backend", "--dsa-decode-backend", str, "trtllm keeps a plain fp8 latent."),
+        ("num_draft_layers", "--num-draft-layers", int, "Layers of the draft model."),
     ),
     *_rows(
         "llama.cpp",

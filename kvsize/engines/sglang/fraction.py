@@ -1,0 +1,56 @@
+"""mem_fraction_static as SGLang sets it when nobody does: what it leaves for activations and graphs.
+
+sglang@0.5.23 arg_groups/memory_hook.py, arg_groups/cuda_graph_hook.py. Sizes in MiB, as there.
+"""
+
+from __future__ import annotations
+
+GIB = 1024
+
+# (below this much GPU memory in GiB, chunked_prefill_size, decode graphs' largest batch, the same from 4 ranks on)
+CAPACITY = (
+    (20, 2048, 8, 8),
+    (35, 4096, 48, 160),
+    (60, 4096, 32, 160),
+    (160, 8192, 256, 512),
+)
+LARGEST = (16384, 512, 512)
+FLOOR_ABOVE, FLOOR = 60, 10  # GiB
+
+
+def defaults(gpu_mib: float, tensor_parallel: int) -> tuple[int, int]:
+    """(chunked_prefill_size, largest decode batch with a graph) for a GPU of that memory."""
+    for below, chunk, batch, wide in CAPACITY:
+        if gpu_mib < below * GIB:
+            return chunk, wide if tensor_parallel >= 4 else batch
+    return LARGEST[0], LARGEST[1]
+
+
+def prefill_graphs(tokens: int) -> int:
+    """How many prefill sizes get a graph, up to `tokens`."""
+    steps = ((4, 32, 4), (48, 256, 16), (288, 512, 32), (576, 1024, 64), (1280, 4096, 256), (4608, tokens, 512))
+    return sum(len(range(first, min(last, tokens) + 1, step)) for first, last, step in steps)
+
+
+def mem_fraction_static(
+    gpu_mib: float,
+    *,
+    tensor_parallel: int = 1,
+    pipeline_parallel: int = 1,
+    attention_replicas: int = 1,
+    latent: bool = False,
+) -> float:
+    """The default fraction of the memory free at start that weights and cache may take, text-only models.
+
+    `latent`: an MLA model, whose prefill graphs cost a flat 1.5 GiB. Vision models lower it further by the size of
+    their encoder, which a geometry does not know.
+    """
+    chunk, batch = defaults(gpu_mib, tensor_parallel)
+    reserved = 512 + 1.5 * max(chunk, 2048) + tensor_parallel * pipeline_parallel / 8 * GIB
+    reserved += batch * 2
+    if attention_replicas > 1:
+        reserved += batch * attention_replicas * (4.5 if batch > 300 else 3)
+    reserved += 1.5 * GIB if latent else 8 * prefill_graphs(chunk)
+    if gpu_mib > FLOOR_ABOVE * GIB:
+        reserved = max(reserved, FLOOR * GIB)
+    return round((gpu_mib - reserved) / gpu_mib, 3)
