@@ -18,6 +18,7 @@ from kvsize.cli.options import (
     OutputFormat,
     Refresh,
     Revision,
+    parse_bytes,
     parse_token_list,
     parse_tokens,
 )
@@ -112,6 +113,9 @@ def measure(engine: str, geometry: Geometry, workload: Workload, options: Any) -
 def engine_settings(text: str, given: dict[str, Any]) -> tuple[str, Any]:
     """An engine's name and Options from `NAME[@VERSION]` and the flags that were given."""
     name, _, version = text.partition("@")
+    memory = given.get("kv_memory")
+    if isinstance(memory, str):
+        given = {**given, "kv_memory": parse_bytes(memory, "--kv-memory")}
     return name, engine_options(name, {**given, "version": version or None})
 
 
