@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass, replace
 from typing import Any, Literal, assert_never
 
@@ -78,15 +79,15 @@ def size_doc(
     files: ModelFiles,
     geometry: Geometry,
     workload: Workload,
-    size: CacheSize,
+    sizes: Sequence[CacheSize],
     rows: list[RowDoc],
     *,
     options: Any = None,
     notes: tuple[str, ...] = (),
 ) -> SizeDoc:
-    """The document of `kvsize MODEL`; `size` is the engine's answer for the first of `rows`, under `options`."""
+    """The document of `kvsize MODEL`; `sizes` are the engine's answers for `rows`, under `options`."""
+    size = sizes[0]
     settings = engine_settings(options)
-    asked = replace(workload, sequences=workload.sequences * copies(settings))
     return SizeDoc(
         schema="kvsize.size/1",
         model=model_doc(files, geometry),
@@ -100,10 +101,24 @@ def size_doc(
         overheads=[OverheadDoc(part.name, part.bytes) for part in size.overheads],
         rows=rows,
         pool=pool_doc(size),
-        formulas=[FormulaDoc(f.text, f.bytes, f.misses) for f in misleading(geometry, asked, size)],
+        formulas=formula_docs(geometry, workload, sizes, rows, settings),
         reads=[str(read) for read in geometry.reads],
         notes=[*geometry.notes, *size.notes, *notes],
     )
+
+
+def formula_docs(
+    geometry: Geometry,
+    workload: Workload,
+    sizes: Sequence[CacheSize],
+    rows: list[RowDoc],
+    settings: dict[str, Any],
+) -> list[FormulaDoc]:
+    """What common formulas say at the longest context, where they are off."""
+    longest = max(range(len(rows)), key=lambda index: rows[index].ctx)
+    tokens = rows[longest].ctx
+    asked = replace(workload, tokens=tokens, sequences=workload.sequences * copies(settings))
+    return [FormulaDoc(f.text, tokens, f.bytes, f.misses) for f in misleading(geometry, asked, sizes[longest])]
 
 
 def copies(settings: dict[str, Any]) -> int:

@@ -43,14 +43,14 @@ def csv(grid: Grid) -> str:
 
 
 def markdown(grid: Grid, view: View) -> str:
-    """A grid as a table for a README or an issue; bytes in one unit a column, columns that say nothing left out."""
-    kept = [index for index, _ in enumerate(grid.header) if any(row[index] not in (None, "") for row in grid.rows)]
+    """A grid as a table for a README or an issue: bytes in one unit a column, columns that say nothing left out."""
+    own = range(grid.shared, len(grid.header))
+    kept = [index for index in own if any(row[index] not in (None, "", 0) for row in grid.rows)] or own
     cells = [_column(grid.header[index], [row[index] for row in grid.rows], view) for index in kept]
-    if not cells:
-        return "| |\n|---|\n"
-    lines = ["| " + " | ".join(row) + " |" for row in zip(*(texts for texts, _ in cells), strict=True)]
-    rule = "|" + "|".join("---:" if right else "---" for _, right in cells) + "|"
-    return "\n".join([lines[0], rule, *lines[1:]]) + "\n"
+    lines = [f"| {' | '.join(row)} |" for row in zip(*(texts for texts, _ in cells), strict=True)]
+    rule = f"|{'|'.join('---:' if right else '---' for _, right in cells)}|"
+    above = [grid.title, ""] if grid.title else []
+    return "\n".join([*above, *lines[:1], rule, *lines[1:]]) + "\n"
 
 
 def _column(name: str, values: Sequence[Any], view: View) -> tuple[list[str], bool]:

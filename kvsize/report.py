@@ -128,9 +128,10 @@ class OverheadDoc:
 
 @dataclass(frozen=True, slots=True)
 class FormulaDoc:
-    """What a formula in common use says for the same request; listed only where it is off by 2 % or more."""
+    """What a formula in common use says at the longest context asked for; listed where it is off by 2 % or more."""
 
     formula: str
+    ctx: int
     bytes: int
     misses: str
 

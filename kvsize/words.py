@@ -44,7 +44,8 @@ def describe(geometry: Geometry) -> str:
     for layer in geometry.layers:
         name = label(layer)
         counts[name] = counts.get(name, 0) + 1
-    kinds = " + ".join(f"{count} {name}" for name, count in counts.items())
+    ordered = sorted(counts, key=lambda name: not name.startswith("full"))  # stable: the rest as they first appear
+    kinds = " + ".join(f"{counts[name]} {name}" for name in ordered)
     entry = common_entry(geometry)
     return kinds if entry is None else f"{kinds} · {entry_words(entry)}"
 

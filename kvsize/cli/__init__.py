@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import typer
@@ -53,6 +54,18 @@ class Commands(TyperGroup):
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
+    def format_usage(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        """Say what the first argument may be."""
+        formatter.write_usage("kvsize", "MODEL [--ctx 32k] [--batch N] [--engine NAME] ...")
+        formatter.write_usage("kvsize", "COMMAND ...", prefix="       ")
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Commands, and ids of the catalogue once a letter is there."""
+        found = super().shell_complete(ctx, incomplete)
+        if not incomplete or incomplete.startswith("-"):
+            return found
+        return [*found, *self.get_command(ctx, "size").params[0].shell_complete(ctx, incomplete)]
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """`kvsize MODEL …` and `kvsize --ctx 32k MODEL` mean `kvsize size …`."""
         if args and args[0] not in COMMANDS and args[0] not in GROUP_FLAGS:
@@ -66,7 +79,10 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="How much memory will the KV cache take, and will it fit? Exact to the byte, per engine.\n\n"
-    "kvsize meta-llama/Llama-3.1-8B --ctx 32k",
+    "\b\nkvsize meta-llama/Llama-3.1-8B --ctx 32k\n"
+    "kvsize google/gemma-3-27b-it --ctx 8k,32k,128k --batch 4 --cache static\n"
+    "cat config.json | kvsize - --ctx 32k --json",
+    epilog="kvsize size -h lists every option of the main job; kvsize models, the models it knows offline.",
 )
 
 
@@ -81,15 +97,14 @@ def _root(version: bool = typer.Option(False, "--version", "-V", help="Print the
 
 def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit code; no error of any kind escapes as a traceback but a bug."""
-    as_json = "--json" in args
+    as_json = _wants_json(args)
     try:
-        code = typer.main.get_command(app).main(list(args), prog_name="kvsize", standalone_mode=False)
+        code = typer.main.get_command(app).main(list(args) or ["--help"], prog_name="kvsize", standalone_mode=False)
         sys.stdout.flush()
     except KvsizeError as error:
         return _complain(error.code, error.exit_code, error.what, as_json, error.where, error.got, error.hint)
     except _CLICK_ERROR as error:
-        hint = "kvsize --help lists the commands and options."
-        return _complain("usage", 2, error.format_message(), as_json, hint=hint)  # type: ignore[attr-defined]
+        return _complain("usage", 2, error.format_message(), as_json, hint=_usage_hint(args))  # type: ignore[attr-defined]
     except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("interrupted\n")
         return 130
@@ -103,6 +118,23 @@ def run(args: Sequence[str]) -> int:
         sys.stderr.write("This is a bug in kvsize. Please report the lines above with the command that you ran.\n")
         return 70
     return code if isinstance(code, int) else 0
+
+
+def _wants_json(args: Sequence[str]) -> bool:
+    """Whether errors are to be JSON too; asked before anything is parsed, for parsing may be what fails."""
+    followed = pairwise([*args, ""])
+    return any(arg in ("--json", "--format=json") or (arg, after) == ("--format", "json") for arg, after in followed)
+
+
+def _usage_hint(args: Sequence[str]) -> str:
+    """Where the right spelling stands; a first argument that is nearly a command was probably meant as one."""
+    from difflib import get_close_matches
+
+    first = args[0] if args else ""
+    if first in COMMANDS:
+        return f"kvsize {first} -h lists its options."
+    meant = get_close_matches(first, COMMANDS, n=1, cutoff=0.7)
+    return f"Did you mean kvsize {meant[0]}?" if meant else "kvsize -h lists the commands, kvsize size -h the options."
 
 
 def _complain(

@@ -125,9 +125,18 @@ FLAGS: tuple[Flag, ...] = (
 )
 
 
+METAVARS = {int: "N", float: "X", str: "NAME"}
+
+
 def _parameter(flag: Flag) -> inspect.Parameter:
     names = [f"{name}/--no-{name.removeprefix('--')}" if flag.type is bool else name for name in flag.names]
-    option = typer.Option(*names, help=flag.help, rich_help_panel=flag.panel, show_default=False)
+    option = typer.Option(
+        *names,
+        help=flag.help,
+        rich_help_panel=f"Settings of {flag.panel}",
+        show_default=False,
+        metavar=METAVARS.get(flag.type),
+    )
     annotation = Annotated[flag.type | None, option]  # type: ignore[name-defined]
     return inspect.Parameter(flag.field, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 

@@ -9,7 +9,7 @@ from kvsize.build import layers_doc
 from kvsize.cli.options import AsJson, Format, Model, Offline, OutputFormat, Refresh, Revision
 from kvsize.cli.parsing import Command
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command(cls=Command)

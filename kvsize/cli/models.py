@@ -13,12 +13,12 @@ from kvsize.cli.parsing import Command
 from kvsize.engines import Evidence
 from kvsize.report import ArchitectureDoc, EntryDoc, ModelsDoc
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command(cls=Command)
 def models(
-    search: Annotated[str, typer.Option("--search", help="Only ids that contain this.")] = "",
+    search: Annotated[str, typer.Option("--search", metavar="WORD", help="Only ids that contain this.")] = "",
     architectures: Annotated[
         bool, typer.Option("--architectures", help="Every known model_type and its evidence.")
     ] = False,

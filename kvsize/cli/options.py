@@ -64,10 +64,19 @@ class Format(StrEnum):
     markdown = "markdown"
 
 
+def complete_model(incomplete: str) -> list[str]:
+    """Ids of the catalogue, for the shell."""
+    from kvsize.source import catalogue
+
+    return [name for name in catalogue() if name.lower().startswith(incomplete.lower())]
+
+
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="org/name, org/name@revision, a Hub URL, a folder, a config.json, a .gguf, or -."
+        metavar="MODEL",
+        help="org/name, org/name@revision, a Hub URL, a folder, a config.json, a .gguf, or -.",
+        autocompletion=complete_model,
     ),
 ]
 Revision = Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit; asks the Hub.")]

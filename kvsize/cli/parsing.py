@@ -19,6 +19,13 @@ class Command(TyperCommand):
         """The command's parameters, and the help option that click adds."""
         return plain_values(super().get_params(ctx))
 
+    def format_usage(self, ctx: Any, formatter: Any) -> None:
+        """Arguments first, as people write them."""
+        arguments = [param for param in self.get_params(ctx) if param.param_type_name == "argument"]
+        names = [param.metavar or param.name.upper() for param in arguments]
+        shown = [name if param.required else f"[{name}]" for name, param in zip(names, arguments, strict=True)]
+        formatter.write_usage(ctx.command_path, " ".join([*shown, "[OPTIONS]"]))
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """One section a panel, in the order in which the command names them."""
         panels: dict[str, list[tuple[str, str]]] = {}

@@ -11,7 +11,7 @@ from kvsize.cli.parsing import Command
 from kvsize.errors import UsageError
 from kvsize.report import DOCUMENTS
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command(cls=Command)

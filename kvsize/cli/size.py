@@ -33,21 +33,25 @@ if TYPE_CHECKING:
 
 DEFAULT_CTX = 32_768  # what --ctx is without a value: long enough to matter, and what most tools compare at
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command(cls=Command)
 @with_engine_flags
 def size(
     model: Model,
-    ctx: Annotated[str, typer.Option("--ctx", help="Tokens of one request: 4096, 32k, 1m, or a list.")] = "",
-    batch: Annotated[int, typer.Option("--batch", help="Concurrent sequences.")] = 1,
-    engine: Annotated[str, typer.Option("--engine", help="Whose cache: NAME or NAME@VERSION.")] = "transformers",
+    ctx: Annotated[
+        str, typer.Option("--ctx", metavar="TOKENS", help="Tokens of one request: 4096, 32k, 1m, or a list.")
+    ] = "",
+    batch: Annotated[int, typer.Option("--batch", metavar="N", help="Concurrent sequences.")] = 1,
+    engine: Annotated[
+        str, typer.Option("--engine", metavar="NAME", help="Whose cache: NAME or NAME@VERSION.")
+    ] = "transformers",
     kv_dtype: Annotated[
-        str, typer.Option("--kv-dtype", "--kv-cache-dtype", help="auto, bfloat16, … or k=…,v=….")
+        str, typer.Option("--kv-dtype", "--kv-cache-dtype", metavar="FORMAT", help="auto, bfloat16, … or k=…,v=….")
     ] = "auto",
     encoder_ctx: Annotated[
-        str | None, typer.Option("--encoder-ctx", help="Tokens of the encoder or the image.")
+        str | None, typer.Option("--encoder-ctx", metavar="TOKENS", help="Tokens of the encoder or the image.")
     ] = None,
     revision: Revision = None,
     refresh: Refresh = False,
@@ -69,9 +73,8 @@ def size(
     workload = Workload(lengths[0], batch, k_format, v_format, encoder)
     name, options = engine_settings(engine, settings)
     answers = [measure(name, geometry, replace(workload, tokens=tokens), options) for tokens in lengths]
-    document = size_doc(
-        files, geometry, workload, answers[0][0], [row for _, row in answers], options=options, notes=notes
-    )
+    sizes, rows = [answer for answer, _ in answers], [row for _, row in answers]
+    document = size_doc(files, geometry, workload, sizes, rows, options=options, notes=notes)
     chosen = Format.json if as_json else output
     extra = beside(name, geometry, workload, options, answers) if chosen is Format.table else None
     emit(document, chosen, extra=extra, exact=exact)

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from kvsize.geometry import index_ranges
 from kvsize.report import LayerRunDoc, LayersDoc, StoreDoc
-from kvsize.tables.page import INDENT, Grid, Line, Style, View, headline, labelled, paragraph, wrap
+from kvsize.tables.page import INDENT, Grid, Line, Style, View, flow, headline, labelled, paragraph, wrap
 
 SHOWN_RANGES = 3
 
@@ -38,9 +38,10 @@ def _places(run: LayerRunDoc) -> str:
 def _run(name: str, run: LayerRunDoc, width: int, view: View) -> list[Line]:
     """Where the layers are on the left, what they keep on the right."""
     left = wrap(name, width)
-    right = [f"{len(run.indices)} x {run.label}", *_kept(run)]
     room = view.columns - len(INDENT) - width - 3
-    texts = [part for text in right for part in wrap(text, room)]
+    texts = [f"{len(run.indices)} x {run.label}"]
+    for kept in _kept(run):
+        texts += flow(kept.split(" · "), room)
     rows = max(len(left), len(texts))
     left += [""] * (rows - len(left))
     texts += [""] * (rows - len(texts))
@@ -90,4 +91,5 @@ def grid(document: LayersDoc) -> Grid:
         rows.append(
             (document.model.id, ranges, len(run.indices), run.kind, run.label, holds, keeps, elements, run.shares)
         )
-    return Grid(header, tuple(rows))
+    title = f"{document.model.id}: {document.model.attention}"
+    return Grid(header, tuple(rows), shared=1, title=title)

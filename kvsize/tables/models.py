@@ -22,13 +22,17 @@ def page(document: ModelsDoc, view: View, _extra: object) -> list[Line]:
 
 def _models(models: Sequence[EntryDoc], view: View) -> list[Line]:
     rows = [(entry.id, "" if entry.weight_bytes is None else GIB.number(entry.weight_bytes)) for entry in models]
-    texts = columns([("", "weights, GiB"), *rows], gap=2, left=(0,))
+    texts = columns([("", "GiB"), *rows], gap=2, left=(0,))
     lines: list[Line] = [[(INDENT + texts[0], "dim")]]
     for text, entry in zip(texts[1:], models, strict=True):
-        lines += beside([(INDENT + text, "")], entry.attention or entry.model_type, view, gap=2, least=24)
+        room = view.columns - len(INDENT + text) - 2
+        words = entry.attention or f"{entry.model_type}: no rule yet"
+        words = words if len(words) <= room else words.partition(" · ")[0]
+        lines += beside([(INDENT + text, "")], words, view, gap=2, least=24)
     also = sum(len(entry.also) for entry in models)
     plural = "" if len(models) == 1 else "s"
-    return [*lines, [], *paragraph(f"{len(models)} model{plural}, and {also} more ids of the same shapes", view, "dim")]
+    told = f"{len(models)} model{plural} with the GiB of their weights, and {also} more ids of the same shapes"
+    return [*lines, [], *paragraph(told, view, "dim")]
 
 
 def _architectures(architectures: Sequence[ArchitectureDoc], view: View) -> list[Line]:

@@ -28,12 +28,15 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """One table of raw values, for csv and markdown. `bytes_columns` are shown in units where people read them."""
+    """One table of raw values, for csv and markdown.
+
+    The first `shared` columns say the same in every row; `title` says it in words.
+    """
 
     header: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
+    shared: int = 0
     title: str = ""
-    notes: tuple[str, ...] = ()
 
 
 def plain(lines: Sequence[Line]) -> str:
@@ -96,7 +99,7 @@ def beside(line: Line, text: str, view: View, *, style: Style = "dim", least: in
     if room < min(least, len(text)):
         inner = len(INDENT) * 3
         return [line, *_indented(wrap(text, view.columns - inner), inner, style)]
-    first, *more = wrap(text, room)
+    first, *more = [text] if len(text) <= room else wrap(text, room)
     return [[*line, (" " * gap, ""), (first, style)], *_indented(more, at, style)]
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from kvsize.elsewhere import Elsewhere
 from kvsize.report import CacheDoc, LayerDoc, PoolDoc, RowDoc, SizeDoc
 from kvsize.tables import sweep
-from kvsize.tables.page import INDENT, Grid, Line, View, bar, beside, columns, flow, headline, labelled
+from kvsize.tables.page import INDENT, Grid, Line, View, bar, beside, columns, flow, headline, labelled, wrap
 from kvsize.tables.terms import terms
 from kvsize.tables.units import amount, times, unit_for
 
 ORIGINS = {
-    "catalogue": "bundled catalogue, {}",
+    "catalogue": "catalogue {}",
     "cache": "Hugging Face cache @ {}",
     "hub": "Hub @ {}",
     "file": "file",
@@ -57,22 +57,20 @@ def _answer(document: SizeDoc, view: View) -> list[Line]:
     if len(document.rows) > 1:
         return [[(INDENT, ""), (f"{len(document.rows)} context lengths, {who} each", "answer")]]
     total = document.cache.total_bytes
-    tokens = f"{asked.ctx:,} token{'' if asked.ctx == 1 else 's'}"
+    figure = amount(total, exact=view.exact)
     exact = "" if view.exact or total < 1024 else f" ({total:,} bytes)"
-    rest = f"{exact} for {who} of {tokens}"
-    return beside([(INDENT, ""), (amount(total, exact=view.exact), "answer")], rest.strip(), view, style="", gap=1)
+    tokens = f"{asked.ctx:,} token{'' if asked.ctx == 1 else 's'}"
+    first, *more = wrap(f"{figure}{exact} for {who} of {tokens}", view.columns - len(INDENT))
+    rest: list[Line] = [[(INDENT + text, "")] for text in more]
+    return [[(INDENT, ""), (figure, "answer"), (first.removeprefix(figure), "")], *rest]
 
 
 def _facts(document: SizeDoc) -> list[str]:
     engine, asked = document.engine, document.workload
-    cache = f"{engine.cache} cache" if engine.cache else ""
-    evidence = {"exact": "checked against real runs", "derived": "derived, not run"}.get(
-        engine.evidence, engine.evidence
-    )
+    name = " ".join((ENGINE_NAMES.get(engine.name, engine.name), engine.version, engine.cache)).strip()
     encoder = f"{asked.encoder_ctx:,} encoder tokens" if asked.encoder_ctx is not None else ""
-    name = ENGINE_NAMES.get(engine.name, engine.name)
     origin = ORIGINS[document.model.origin].format((document.model.revision or "?")[:12])
-    return [fact for fact in (f"{name} {engine.version}", cache, _format(document), encoder, evidence, origin) if fact]
+    return [fact for fact in (f"{name}, {engine.evidence}", _format(document), encoder, origin) if fact]
 
 
 def _format(document: SizeDoc) -> str:
@@ -114,13 +112,18 @@ def _figure_rows(document: SizeDoc, caches: Sequence[CacheDoc], view: View) -> l
     hosts = [cache.host_bytes for cache in caches]
     return [
         ("while decoding", shown, ""),
-        memory("elements alone", [cache.logical_bytes for cache in caches], "tensors that are views hold more"),
+        memory("elements alone", _logical(caches), "the rest is padding, or held by views"),
         memory("right after prefill", [cache.after_prefill_bytes for cache in caches], _why_prefill(document)),
         memory("peak", [cache.peak_bytes for cache in caches], "a growing tensor is copied"),
         own_unit("of it on the host", hosts, "offloaded"),
         own_unit("per further token", [cache.marginal_bytes_per_token for cache in caches], _why_slope(document)),
         own_unit("fixed", [cache.fixed_bytes for cache in caches], _why_fixed(document)),
     ]
+
+
+def _logical(caches: Sequence[CacheDoc]) -> list[int]:
+    """The elements' own bytes, where they are at least a 100th less than what is held."""
+    return [c.total_bytes if c.logical_bytes * 100 > c.total_bytes * 99 else c.logical_bytes for c in caches]
 
 
 def _windowed(run: LayerDoc) -> bool:
@@ -142,19 +145,21 @@ def _why_prefill(document: SizeDoc) -> str:
 def _why_slope(document: SizeDoc) -> str:
     growing = [run for run in document.layers if _grows(run, document.workload.ctx)]
     full = any(_windowed(run) and not _grows(run, document.workload.ctx) for run in document.layers)
-    return _counted(growing) + (", the windows are full" if full else "")
+    return _counted(growing) + ("; the windows are full" if full else "")
 
 
 def _why_fixed(document: SizeDoc) -> str:
+    states = any(store.span == "constant" for run in document.layers for store in run.stores)
     fixed = [run for run in document.layers if run.bytes and not _grows(run, document.workload.ctx)]
-    return _counted(fixed)
+    return _counted(fixed) or ("the states of each layer" if states else "")
 
 
 def _counted(runs: Sequence[LayerDoc]) -> str:
     counts: dict[str, int] = {}
     for run in runs:
         counts[run.label] = counts.get(run.label, 0) + len(run.indices)
-    return " + ".join(f"{count} {label}" for label, count in counts.items())
+    named = " + ".join(f"{count} {label}" for label, count in counts.items())
+    return f"{named} layer{'' if sum(counts.values()) == 1 else 's'}" if counts else ""
 
 
 # -- the parts ---------------------------------------------------------------------------------------------------------
@@ -180,7 +185,7 @@ def _parts(document: SizeDoc, view: View) -> list[Line]:
 
 def part_rows(document: SizeDoc) -> list[tuple[str, int, str]]:
     """(kind, bytes, product) of everything that the total is made of."""
-    runs = [run for run in document.layers if run.bytes]
+    runs = sorted((run for run in document.layers if run.bytes), key=lambda run: -run.bytes)
     if len(runs) > MOST_ROWS:
         return [*_merged(runs), *_overheads(document)]
     found = [terms(run, document) for run in runs]
@@ -244,14 +249,24 @@ def _margin(document: SizeDoc, view: View, extra: Beside) -> list[Line]:
         lines += [[], *_elsewhere(extra.elsewhere, view)]
     if document.formulas or document.notes:
         lines.append([])
-    for formula in document.formulas:
-        off = _off(formula.bytes, document.cache.total_bytes)
-        text = f"{formula.formula} says {amount(formula.bytes, exact=view.exact)}: {off} ({formula.misses})"
-        lines += labelled("caution", text, view, style="warn")
+    lines += _caution(document, view)
     reason = document.kv_dtype.source.partition(": ")[2]
     for note in [reason, *document.notes]:
         lines += labelled("note", note, view) if note else []
     return lines
+
+
+def _caution(document: SizeDoc, view: View) -> list[Line]:
+    if not document.formulas:
+        return []
+    true = {row.ctx: row.cache.total_bytes for row in document.rows}
+    where = f"at {document.formulas[0].ctx:,} tokens " if len(document.rows) > 1 else ""
+    says = [
+        f"{formula.formula} says {amount(formula.bytes, exact=view.exact)}, {_off(formula.bytes, true[formula.ctx])}"
+        for formula in document.formulas
+    ]
+    misses = dict.fromkeys(part for formula in document.formulas for part in formula.misses.split("; "))
+    return labelled("caution", f"{where}{'; '.join(says)}: {', '.join(misses)}", view, style="warn")
 
 
 def _off(said: int, true: int) -> str:
@@ -279,7 +294,9 @@ def grid(document: SizeDoc) -> Grid:
     """One row for each context length."""
     figures = tuple(CacheDoc.__dataclass_fields__)
     header = (*SHARED, "ctx", "batch", *figures)
-    return Grid(header, tuple(_grid_row(document, row, figures) for row in document.rows))
+    rows = tuple(_grid_row(document, row, figures) for row in document.rows)
+    facts = " · ".join(_facts(document))
+    return Grid(header, rows, shared=len(SHARED), title=f"{document.model.id}: {document.model.attention} · {facts}")
 
 
 def _grid_row(document: SizeDoc, row: RowDoc, figures: Sequence[str]) -> tuple[object, ...]:
