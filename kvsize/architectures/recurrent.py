@@ -423,13 +423,14 @@ def qwen4_exp(cfg: ConfigView) -> tuple[Layer, ...]:
     ple = set(cfg.whole_numbers("ple_layer_ids") or ())
     delta = gated_delta(cfg)
     extra = _ple_states(cfg) if ple else ()
+    first = next((index for index, kind in enumerate(kinds) if kind != "linear_attention"), None)
     layers: list[Layer] = []
     for index, kind in enumerate(kinds):
         if kind == "linear_attention":
             states = (*delta.states, *extra) if index + 1 in ple else delta.states
             layers.append(Layer((Recurrent("gated_delta", states),), kind=kind))
         else:
-            layers.append(_qwen4_indexed(cfg, first=all(layer.kind == "linear_attention" for layer in layers)))
+            layers.append(_qwen4_indexed(cfg, first=index == first))
     return tuple(layers)
 
 

@@ -1,0 +1,167 @@
+"""Whatever a config holds, the answer is a geometry or a clear refusal: never a traceback, never endless work."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # the suite has no packages
+
+import hostile
+
+from kvsize.architectures import geometry
+from kvsize.cli import run
+from kvsize.engines import CacheSize, LayerBytes
+from kvsize.errors import ConfigError, KvsizeError, SourceError, UnsupportedError
+from kvsize.geometry import Geometry, Layer
+
+CHUNK = 500
+FORMS = ("json", "table", "csv", "markdown")
+LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
+
+
+def failures(seeds: range) -> list[tuple[int, str]]:
+    return [(seed, wrong) for seed in seeds if (wrong := hostile.check(seed))]
+
+
+@pytest.mark.parametrize("start", range(0, 5000, CHUNK))
+def test_mutated_configs_are_answered_or_refused(start):
+    assert failures(range(start, start + CHUNK)) == []
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("start", range(10_000, 60_000, 5_000))
+def test_more_mutated_configs(start):
+    assert failures(range(start, start + 5_000)) == []
+
+
+def command(arguments: list[str], data: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[int, bytes, str]:
+    """One command line in this process, its streams strict UTF-8: (exit code, stdout, stderr)."""
+    out = io.BytesIO()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), "utf-8"))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, "utf-8"))
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    code = run(arguments)
+    sys.stdout.flush()
+    return code, out.getvalue(), sys.stderr.getvalue()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("verb", ["size", "layers"])
+def test_the_command_prints_mutated_configs_in_every_form(verb, form, monkeypatch):
+    bad = []
+    for seed in range(20_000, 20_060):
+        code, out, err = command([verb, "-", "--format", form], hostile.mutated(seed), monkeypatch)
+        clean = "Traceback" not in err and b"\x1b" not in out and "\x1b" not in err
+        if code not in (0, 4, 5) or not clean or bool(out) != (code == 0):
+            bad.append((seed, code, err[-300:]))
+    assert bad == []
+
+
+@pytest.mark.parametrize("seed", range(30_000, 30_004))
+def test_the_real_process_exits_cleanly(seed):
+    done = subprocess.run(
+        [sys.executable, "-m", "kvsize", "-", "--ctx", "4k", "--json"],
+        input=hostile.mutated(seed),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode in (0, 4, 5)
+    assert b"Traceback" not in done.stderr
+    json.loads(done.stdout if done.returncode == 0 else done.stderr)
+
+
+# -- single cases that a random walk may miss --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["\ud800", "\x1b[2J", "\x9b2J", "a|b\nc"])
+def test_odd_characters_of_a_config_reach_no_terminal(name, form, monkeypatch):
+    config = {**LLAMA, "architectures": [name], "torch_dtype": name}
+    code, out, _ = command(["-", "--format", form], json.dumps(config).encode(), monkeypatch)
+    assert code == 0
+    assert b"\x1b" not in out
+    assert form == "json" or "\x9b" not in out.decode()
+
+
+def test_a_key_with_control_characters_is_escaped_in_the_refusal(monkeypatch):
+    config = {"model_type": "nobody-knows", "\x1b[2J\x9b\u202e window": "\x1b[31m"}
+    code, _, err = command(["-"], json.dumps(config).encode(), monkeypatch)
+    assert code == 4
+    assert r"\u001b[2J\u009b\u202e window" in err
+    assert err.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("value", [10**30, int("9" * 4000), 2**31 + 1, -1, 0, True, "8", 1.5, None])
+def test_a_context_length_beyond_reason_counts_as_unknown(value):
+    """A tokenizer's model_max_length of 10**30 means "no limit"; kvsize once took it for one."""
+    assert geometry({**LLAMA, "model_type": "internlm2", "max_position_embeddings": value}).max_tokens is None
+
+
+@pytest.mark.parametrize("value", [2**63, 10**30, 4097, -1, 0, True, "8", "", 1.5, [], {}, [2], float("nan"), 1e400])
+def test_a_layer_count_that_is_none_is_refused(value):
+    with pytest.raises(ConfigError, match="num_hidden_layers"):
+        geometry({**LLAMA, "num_hidden_layers": value})
+
+
+def test_layers_bounded_where_cycles_multiply_them():
+    """hrm_text multiplies three numbers of the config; 100,000 layers once passed and took seconds."""
+    cycles = {"H_cycles": 2**31, "L_cycles": 2**31}
+    with pytest.raises(ConfigError, match="cycles"):
+        geometry({"model_type": "hrm_text", "num_hidden_layers": 4096, **cycles})
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{"model_type": "llama", "model_type": "mamba"}', ConfigError),
+        ('{"a":' * 200 + "1" + "}" * 200, ConfigError),
+        ('{"a":' * 100_000 + "1" + "}" * 100_000, ConfigError),
+        ('{"a": ' + "9" * 5000 + "}", ConfigError),
+        ('{"model_type": NaN}', ConfigError),
+        ("[" * 100_000, SourceError | ConfigError),
+        ("", SourceError),
+        ("[]", SourceError),
+        ("\x00", SourceError),
+    ],
+    ids=["twice", "deep", "deeper", "digits", "nan", "brackets", "empty", "list", "nul"],
+)
+def test_texts_that_are_no_config(text, error):
+    assert isinstance(hostile.answer(text.encode()), error)
+
+
+# -- the test tested ---------------------------------------------------------------------------------------------------
+
+
+def test_a_seed_always_makes_the_same_config():
+    assert [hostile.mutated(seed) for seed in range(50)] == [hostile.mutated(seed) for seed in range(50)]
+
+
+def test_the_seeds_reach_what_they_promise():
+    texts = [hostile.mutated(seed) for seed in range(2_000)]
+    answers = [hostile.answer(text) for text in texts]
+    accepted = sum(isinstance(answer, Geometry) for answer in answers)
+    assert 600 < accepted < 1_600  # enough of both to mean something
+    messages = " ".join(str(answer) for answer in answers if isinstance(answer, KvsizeError))
+    for words in ("stands there twice", "levels deep", "out of all bounds", "missing", "must be", "does not know"):
+        assert words in messages
+    whole = b"".join(texts)
+    for literal in (b"NaN", b"Infinity", b"true", b"null", str(10**30).encode(), str(2**63).encode(), b"[1, 1, 1, 1"):
+        assert literal in whole
+    assert len(hostile.corpus()) > 600
+
+
+def test_the_check_sees_faults():
+    assert hostile.fault(SourceError("x", reason="broken")) is not None
+    assert hostile.fault(UnsupportedError("x")) is None
+    assert hostile.fault(Geometry("x", (Layer(),) * (hostile.MAX_LAYERS + 1))) is not None
+    size = {"engine": "e", "version": "1", "cache": "c", "k_format": "f", "v_format": "f"}
+    assert hostile.size_fault(CacheSize(**size, layers=(LayerBytes(1, 1, 1),))) is None
+    assert hostile.size_fault(CacheSize(**size, layers=(LayerBytes(1, 1.0, 1),))) is not None
+    assert hostile.size_fault(CacheSize(**size, layers=(LayerBytes(1, -1, 1),))) is not None
