@@ -10,8 +10,8 @@ import typer
 
 from kvsize.errors import UsageError
 
-_TOKENS = re.compile(r"(\d+)([km]?)", re.IGNORECASE)
-_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_TOKENS = re.compile(r"(\d+)([km]?)", re.IGNORECASE | re.ASCII)
+_BYTES = re.compile(r"(\d+|\d{1,3}(?:,\d{3})+)(?:\.(\d+))?\s*(?:([kmgt])(i?))?b?", re.IGNORECASE | re.ASCII)
 MAX_TOKENS = 2**40
 
 
@@ -42,17 +42,17 @@ def parse_token_list(text: str, flag: str = "--ctx") -> list[int]:
 
 
 def parse_bytes(text: str, flag: str) -> int:
-    """Bytes as people write them: 64424509440, 60GiB = 60 x 2^30, 60GB = 60 x 10^9.
+    """Bytes as people write them: 64424509440, 60GiB = 60 x 2^30, 60GB = 60 x 10^9; a part of a byte is dropped.
 
     Raises:
         UsageError: it is none of these.
     """
-    match = _BYTES.fullmatch(text.strip().replace("_", "").replace(",", ""))
-    if not match or len(match[1]) > 24:
+    match = _BYTES.fullmatch(text.strip().replace("_", ""))
+    if not match or len(match[0]) > 40:
         raise UsageError(f"{flag} takes bytes such as 60GiB, 60GB or 64424509440", got=text[:40])
-    power = " kmgt".index(match[2].lower() or " ")
-    number = float(match[1]) if "." in match[1] else int(match[1])
-    return int(number * (1024 if match[3] else 1000) ** power)
+    whole, decimals = match[1].replace(",", ""), match[2] or ""
+    unit = (1024 if match[4] else 1000) ** " kmgt".index((match[3] or " ").lower())
+    return int(whole + decimals) * unit // 10 ** len(decimals)
 
 
 class Format(StrEnum):
