@@ -46,7 +46,7 @@ def formulas(geometry: Geometry, workload: Workload, size: CacheSize) -> list[Fo
     found = []
     queries = geometry.num_attention_heads
     if queries and queries != heads.count:
-        missed = ["query heads are not KV heads", *blind]
+        missed = ["grouped KV heads", *blind]
         text = f"{two}layers x query heads x {widths}"
         found.append(Formula(text, _bytes(geometry, queries, heads, workload, size), "; ".join(missed)))
     if blind:
@@ -86,12 +86,12 @@ def blind_spots(geometry: Geometry) -> list[str]:
     stores = [store for layer in geometry.layers for store in layer.stores]
     attention = [store for store in stores if isinstance(store, Attention)]
     seen = {
-        "MLA keeps one latent for all heads": any(isinstance(store.entry, Latent) for store in attention),
+        "the MLA latent": any(isinstance(store.entry, Latent) for store in attention),
         "windows": any(isinstance(store.span, Sliding | Chunked) for store in attention),
         "the encoder's keys and values": any(isinstance(store.span, Encoder) for store in attention),
         "compressed entries": any(isinstance(store, Compressed) for store in stores),
-        "layers with states instead of K and V": any(isinstance(store, Recurrent) for store in stores),
-        "layers that share a cache": any(layer.shares is not None for layer in geometry.layers),
+        "recurrent states": any(isinstance(store, Recurrent) for store in stores),
+        "shared caches": any(layer.shares is not None for layer in geometry.layers),
         "layers without a cache": any(not layer.stores for layer in geometry.layers),
         "heads that differ between layers": len({s.entry for s in attention if isinstance(s.entry, Heads)}) > 1,
     }

@@ -3,6 +3,10 @@
 import pytest
 
 
+def pytest_addoption(parser):
+    parser.addoption("--update-golden", action="store_true", help="Write what is printed now as what is expected.")
+
+
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch, tmp_path_factory):
     home = tmp_path_factory.getbasetemp() / "hf-home"

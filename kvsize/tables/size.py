@@ -149,9 +149,10 @@ def _why_slope(document: SizeDoc) -> str:
 
 
 def _why_fixed(document: SizeDoc) -> str:
-    states = any(store.span == "constant" for run in document.layers for store in run.stores)
+    spans = {store.span for run in document.layers for store in run.stores}
     fixed = [run for run in document.layers if run.bytes and not _grows(run, document.workload.ctx)]
-    return _counted(fixed) or ("the states of each layer" if states else "")
+    beside = {"constant": "the states of each layer", "encoder": "the encoder's tokens"}
+    return _counted(fixed) or next((words for span, words in beside.items() if span in spans), "")
 
 
 def _counted(runs: Sequence[LayerDoc]) -> str:
@@ -266,7 +267,7 @@ def _caution(document: SizeDoc, view: View) -> list[Line]:
         for formula in document.formulas
     ]
     misses = dict.fromkeys(part for formula in document.formulas for part in formula.misses.split("; "))
-    return labelled("caution", f"{where}{'; '.join(says)}: {', '.join(misses)}", view, style="warn")
+    return labelled("caution", f"{where}{'; '.join(says)} (blind to {', '.join(misses)})", view, style="warn")
 
 
 def _off(said: int, true: int) -> str:
