@@ -114,7 +114,9 @@ def formula_docs(
     rows: list[RowDoc],
     settings: dict[str, Any],
 ) -> list[FormulaDoc]:
-    """What common formulas say at the longest context, where they are off."""
+    """What common formulas say at the longest context, where they are off; they know nothing of ranks."""
+    if is_split(settings):
+        return []
     longest = max(range(len(rows)), key=lambda index: rows[index].ctx)
     tokens = rows[longest].ctx
     asked = replace(workload, tokens=tokens, sequences=workload.sequences * copies(settings))
@@ -124,6 +126,14 @@ def formula_docs(
 def copies(settings: dict[str, Any]) -> int:
     """Cached sequences for each one that was asked for: beams, or answers to one request."""
     return max(settings.get("num_beams") or 1, settings.get("num_return_sequences") or 1)
+
+
+SPLITS = ("tensor_parallel_size", "decode_context_parallel_size", "data_parallel_size")
+
+
+def is_split(settings: dict[str, Any]) -> bool:
+    """Whether figures are those of one rank, which holds a part of each layer."""
+    return any((settings.get(name) or 1) > 1 for name in SPLITS)
 
 
 def engine_settings(options: Any) -> dict[str, Any]:

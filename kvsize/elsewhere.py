@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from kvsize.engines import ENGINES, CacheSize, Workload, engine_options, load_engine
+from kvsize.engines import ENGINES, CacheSize, EngineModule, Workload, engine_options, load_engine
 from kvsize.errors import KvsizeError
-from kvsize.geometry import Attention, Chunked, Compressed, Geometry, Latent, Layer, Recurrent, Sliding
+from kvsize.geometry import Attention, Chunked, Compressed, Encoder, Geometry, Latent, Layer, Recurrent, Sliding, Store
 from kvsize.words import RECURRENT_NAMES
 
 
@@ -20,21 +21,39 @@ class Elsewhere:
     why: str
 
 
-def elsewhere(geometry: Geometry, workload: Workload, own: CacheSize) -> list[Elsewhere]:
-    """Every other engine's answer under its own defaults, in the order of ENGINES."""
-    return [_one(name, geometry, workload, own) for name in ENGINES if name != own.engine]
+PARALLEL = (
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "decode_context_parallel_size",
+    "data_parallel_size",
+)
 
 
-def _one(name: str, geometry: Geometry, workload: Workload, own: CacheSize) -> Elsewhere:
-    module = load_engine(name)
+def elsewhere(geometry: Geometry, workload: Workload, own: CacheSize, options: Any) -> list[Elsewhere]:
+    """Every other engine's answer, in the order of ENGINES: under its own defaults, but split over as many ranks.
+
+    An engine that cannot be split is left out where the request is.
+    """
+    split = {name: count for name in PARALLEL if (count := getattr(options, name, 1) or 1) != 1}
+    others = {name: load_engine(name) for name in ENGINES if name != own.engine}
+    able = {
+        name: module for name, module in others.items() if split.keys() <= module.Options.__dataclass_fields__.keys()
+    }
+    return [_one(name, module, geometry, workload, own, split) for name, module in able.items()]
+
+
+def _one(
+    name: str, module: EngineModule, geometry: Geometry, workload: Workload, own: CacheSize, settings: dict[str, int]
+) -> Elsewhere:
     try:
-        size = module.size(geometry, workload, engine_options(name, {}))
+        size = module.size(geometry, workload, engine_options(name, settings))
     except KvsizeError as error:
         return Elsewhere(name, module.VERSION, None, error.what)
-    return Elsewhere(name, size.version, size.total_bytes, _why(geometry, workload, size, own))
+    why = _why(geometry, workload, size, own, split=bool(settings))
+    return Elsewhere(name, size.version, size.total_bytes, why)
 
 
-def _why(geometry: Geometry, workload: Workload, size: CacheSize, own: CacheSize) -> str:
+def _why(geometry: Geometry, workload: Workload, size: CacheSize, own: CacheSize, *, split: bool) -> str:
     """What the largest difference between two answers comes from."""
     if size.total_bytes == own.total_bytes:
         return "the same"
@@ -48,26 +67,35 @@ def _why(geometry: Geometry, workload: Workload, size: CacheSize, own: CacheSize
         return largest.name if size.overheads else f"no {largest.name}"
     if (size.k_format, size.v_format) != (own.k_format, own.v_format):
         return f"{size.k_format} cache"
-    return _reason(layer, size.layers[geometry.layers.index(layer)].held, workload, grows=gaps[layer] > 0, size=size)
+    return _reason(
+        layer, size.layers[geometry.layers.index(layer)].held, workload, grows=gaps[layer] > 0, size=size, split=split
+    )
 
 
-def _reason(layer: Layer, held: int, workload: Workload, *, grows: bool, size: CacheSize) -> str:
+def _reason(layer: Layer, held: int, workload: Workload, *, grows: bool, size: CacheSize, split: bool) -> str:
     more = "more" if grows else "less"
     if layer.shares is not None:
         return "shared layers hold a copy" if grows else "shared layers hold nothing"
-    for store in layer.stores:
+    for store in sorted(layer.stores, key=_likeliest):
         match store:
             case Recurrent(kind=kind):
                 return f"{more} {RECURRENT_NAMES[kind]} state"
             case Compressed():
                 return f"{more} in compressed layers"
+            case Attention(span=Encoder()):
+                return "the encoder's tokens too" if grows else "not the encoder's tokens"
             case Attention(span=Sliding(window=window) | Chunked(size=window), entry=entry):
-                return _window(window, held, entry.elements, workload, size)
+                return f"{more} in windows" if split else _window(window, held, entry.elements, workload, size)
             case Attention(entry=Latent()):
-                return "the latent" if not grows else "more than the latent"
+                return "more than the latent" if grows else "the latent"
             case Attention():
-                return f"pages of {size.step_tokens} tokens" if grows and size.step_tokens > 1 else f"{more} per token"
+                return f"pages of {size.step_tokens:,} tokens" if grows and size.step_tokens > 1 else f"{more} a token"
     return f"{more} in layers without a cache"
+
+
+def _likeliest(store: Store) -> bool:
+    """Where a layer keeps several things, states and encoders are what engines differ in."""
+    return isinstance(store, Attention) and not isinstance(store.span, Encoder)
 
 
 def _window(window: int, held: int, elements: int, workload: Workload, size: CacheSize) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,12 @@ def schema(document: Annotated[str, typer.Argument(help="Which document: " + ", 
     """The JSON Schema of what a command prints under --json."""
     if document not in DOCUMENTS:
         raise UsageError(f"no document is called {document!r}", hint="Known: " + ", ".join(DOCUMENTS))
+    typer.echo(json.dumps(json_schema(document), indent=2, ensure_ascii=False))
+
+
+def json_schema(document: str) -> dict[str, Any]:
+    """The JSON Schema of a document, derived from the very class that is printed."""
     from pydantic import TypeAdapter
 
-    typer.echo(json.dumps(TypeAdapter(DOCUMENTS[document]).json_schema(), indent=2))
+    dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return {**dialect, **TypeAdapter(DOCUMENTS[document]).json_schema(mode="serialization")}

@@ -24,9 +24,9 @@ from kvsize.cli.options import (
 )
 from kvsize.cli.parsing import Command
 from kvsize.engines import CacheSize, Workload, engine_options, load_engine
-from kvsize.errors import UsageError
+from kvsize.errors import UnsupportedError, UsageError
 from kvsize.geometry import Geometry
-from kvsize.report import RowDoc
+from kvsize.report import CacheDoc, RowDoc
 
 if TYPE_CHECKING:
     from kvsize.tables.size import Beside
@@ -102,15 +102,31 @@ def beside(
     if len(answers) > 1:
         return Beside()
     _, single = measure(engine, geometry, replace(workload, sequences=1), options)
-    return Beside(single.cache if workload.sequences > 1 else None, tuple(elsewhere(geometry, workload, answers[0][0])))
+    others = elsewhere(geometry, workload, answers[0][0], options)
+    return Beside(single.cache if workload.sequences > 1 else None, tuple(others))
 
 
 def measure(engine: str, geometry: Geometry, workload: Workload, options: Any) -> tuple[CacheSize, RowDoc]:
     """One engine's answer for one length, and the row that reports it with its slope."""
     module = load_engine(engine)
     answer = module.size(geometry, workload, options)
-    more = module.size(geometry, replace(workload, tokens=workload.tokens + answer.step_tokens), options)
+    try:
+        more = module.size(geometry, replace(workload, tokens=workload.tokens + answer.step_tokens), options)
+    except UnsupportedError:  # a step beyond what the engine serves
+        return answer, RowDoc(workload.tokens, workload.sequences, _last_step(engine, geometry, workload, options))
     return answer, RowDoc(workload.tokens, workload.sequences, cache_doc(answer, workload.tokens, more))
+
+
+def _last_step(engine: str, geometry: Geometry, workload: Workload, options: Any) -> CacheDoc:
+    """The figures where no longer request is served: with the slope of the step that led here."""
+    module = load_engine(engine)
+    answer = module.size(geometry, workload, options)
+    figures = cache_doc(answer, workload.tokens, answer)
+    before = workload.tokens - answer.step_tokens
+    if before < 1:
+        return figures
+    line = cache_doc(module.size(geometry, replace(workload, tokens=before), options), before, answer)
+    return replace(figures, fixed_bytes=line.fixed_bytes, marginal_bytes_per_token=line.marginal_bytes_per_token)
 
 
 def engine_settings(text: str, given: dict[str, Any]) -> tuple[str, Any]:

@@ -60,7 +60,9 @@ def _answer(document: SizeDoc, view: View) -> list[Line]:
     figure = amount(total, exact=view.exact)
     exact = "" if view.exact or total < 1024 else f" ({total:,} bytes)"
     tokens = f"{asked.ctx:,} token{'' if asked.ctx == 1 else 's'}"
-    first, *more = wrap(f"{figure}{exact} for {who} of {tokens}", view.columns - len(INDENT))
+    ranks = document.engine.settings.get("tensor_parallel_size") or 1
+    where = f" on each of {ranks} ranks" if ranks > 1 else ""
+    first, *more = wrap(f"{figure}{exact} for {who} of {tokens}{where}", view.columns - len(INDENT))
     rest: list[Line] = [[(INDENT + text, "")] for text in more]
     return [[(INDENT, ""), (figure, "answer"), (first.removeprefix(figure), "")], *rest]
 
@@ -112,7 +114,7 @@ def _figure_rows(document: SizeDoc, caches: Sequence[CacheDoc], view: View) -> l
     hosts = [cache.host_bytes for cache in caches]
     return [
         ("while decoding", shown, ""),
-        memory("elements alone", _logical(caches), "the rest is padding, or held by views"),
+        memory("elements alone", _logical(caches), "the rest is padding or reserve"),
         memory("right after prefill", [cache.after_prefill_bytes for cache in caches], _why_prefill(document)),
         memory("peak", [cache.peak_bytes for cache in caches], "a growing tensor is copied"),
         own_unit("of it on the host", hosts, "offloaded"),
@@ -235,12 +237,14 @@ def _pool(pool: PoolDoc, document: SizeDoc, view: View) -> list[Line]:
     lines = labelled("pool", f"{pool.tokens:,} tokens: {blocks}", view)
     each = f"{pool.request_blocks:,} blocks, {amount(pool.request_bytes, exact=view.exact)} each"
     lines += labelled("holds", f"{requests} requests of {document.workload.ctx:,} tokens at once ({each})", view)
-    for group in pool.groups:
+    for index, group in enumerate(pool.groups):
+        count = pool.groups.count(group)
         text = (
             f"{group.name}: {group.layers} layers, {group.block_tokens:,} tokens and {group.page_bytes:,} B a page, "
             f"{group.request_blocks:,} pages a request"
         )
-        lines += labelled("group", text, view)
+        if pool.groups.index(group) == index:
+            lines += labelled("group" if count == 1 else f"{count} groups", text, view)
     return lines
 
 

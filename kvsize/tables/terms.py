@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvsize.build import copies
+from kvsize.build import copies, is_split
 from kvsize.formats import FORMATS
 from kvsize.report import FormatDoc, LayerDoc, SizeDoc, StoreDoc
 
@@ -61,7 +61,7 @@ def _kept(stores: Sequence[StoreDoc], one: int, document: SizeDoc) -> tuple[int,
         return _with_encoder(growing, one, document)
     window = min((store.span_tokens or ctx) for store in growing)
     fits = len(spans) == 1 and entry and one % entry == 0 and one // entry >= min(window - 1, ctx)
-    return (one // entry, entry) if fits and not _split(document) else (0, 0)
+    return (one // entry, entry) if fits and not is_split(document.engine.settings) else (0, 0)
 
 
 def _whole_context(one: int, entry: int, ctx: int) -> tuple[int, int]:
@@ -88,8 +88,3 @@ def _entry_bytes(stores: Sequence[StoreDoc], kv_dtype: FormatDoc) -> int:
             return 0
         total += found.bytes(store.elements)
     return total
-
-
-def _split(document: SizeDoc) -> bool:
-    """Whether a layer's heads lie on several ranks, so that an entry is a part of what the model says."""
-    return (document.engine.settings.get("tensor_parallel_size") or 1) > 1
