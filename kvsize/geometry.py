@@ -243,6 +243,8 @@ class Geometry:
     `dtype` is the compute dtype the config names (None: it names none). `architecture` is the class name of
     `architectures[0]`, which some engines key their rules on. `state_dtype` is `mamba_ssm_dtype` and its kin.
     `stated` are sizes as the file names them, read or not: some engines trust a key that the model's class ignores.
+    `context_factor` is by how much rope scaling stretches `max_tokens` (1 where it is already in there). `kv_scheme` is
+    the KV format that a quantised checkpoint was calibrated for.
     """
 
     model_type: str
@@ -255,6 +257,8 @@ class Geometry:
     state_dtype: str | None = None
     architecture: str | None = None
     stated: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+    context_factor: float = 1.0
+    kv_scheme: str | None = None
     reads: tuple[Read, ...] = field(default=(), compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
 

@@ -33,6 +33,7 @@ CONTEXT_KEYS = (
     "seq_length",
     "context_length",
     "n_ctx",
+    "max_target_positions",
 )
 STATE_DTYPE_KEYS = ("mamba_ssm_cache_dtype", "mamba_ssm_dtype")
 # Sizes that engines may take from the file although the model's own class does not.
@@ -73,6 +74,8 @@ def geometry(raw: Mapping[str, Any]) -> Geometry:
         state_dtype=next((canonical(v) for key in STATE_DTYPE_KEYS if isinstance(v := text.raw.get(key), str)), None),
         architecture=_architecture(outer),
         stated=_stated(text),
+        context_factor=_context_factor(text),
+        kv_scheme=_kv_scheme(outer),
         reads=tuple(text.reads.values()),
         notes=tuple(text.notes),
     )
@@ -96,6 +99,43 @@ def _first_number(text: ConfigView, *keys: str) -> int | None:
 def _stated(text: ConfigView) -> tuple[tuple[str, int], ...]:
     values = ((key, text.raw.get(key)) for key in STATED_KEYS)
     return tuple((key, v) for key, v in values if type(v) is int and 0 < v <= MAX_DIMENSION)
+
+
+# Kinds of rope scaling whose factor is already in max_position_embeddings. vllm@0.33.0 config/model.py
+SCALED_ALREADY = ("default", "su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling", "mrope")
+
+
+def _context_factor(text: ConfigView) -> float:
+    """The factor of linear or dynamic rope scaling, which the stated context does not hold yet; 1 without one."""
+    given = text.raw.get("rope_parameters") or text.raw.get("rope_scaling")
+    if not isinstance(given, Mapping):
+        return 1.0
+    kinds = [given, *(value for value in given.values() if isinstance(value, Mapping))]
+    for rope in kinds:
+        factor = rope.get("factor")
+        if rope.get("rope_type", rope.get("type", "default")) in SCALED_ALREADY or isinstance(factor, bool):
+            continue
+        if isinstance(factor, (int, float)) and 1 <= factor <= 1024:
+            return float(factor)
+    return 1.0
+
+
+def _kv_scheme(outer: ConfigView) -> str | None:
+    """The KV format that a quantised checkpoint brings scales for, as compressed-tensors and ModelOpt write it."""
+    given = outer.raw.get("quantization_config")
+    if not isinstance(given, Mapping):
+        return None
+    fp8 = "fp8_e4m3" if str(given.get("quant_method")).startswith("modelopt") else "fp8"
+    inner = given.get("quantization")
+    places = (inner, given) if isinstance(inner, Mapping) else (given,)
+    for key in ("kv_cache_scheme", "kv_cache_quant_algo"):
+        scheme = next((value for place in places if (value := place.get(key))), None)
+        if isinstance(scheme, Mapping) and scheme.get("type") == "float":
+            bits = scheme.get("num_bits")
+            return fp8 if bits == 8 else "nvfp4" if bits == 4 else None
+        if isinstance(scheme, str) and scheme.lower() in ("fp8", "nvfp4"):
+            return fp8 if scheme.lower() == "fp8" else "nvfp4"
+    return None
 
 
 def _architecture(outer: ConfigView) -> str | None:

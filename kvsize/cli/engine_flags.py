@@ -72,7 +72,9 @@ FLAGS: tuple[Flag, ...] = (
         ("enable_prefix_caching", "--enable-prefix-caching", bool, "Prefix caching on or off."),
         ("async_scheduling", "--async-scheduling", bool, "Two steps in flight, or one."),
         ("disable_hybrid_kv_cache_manager", "--disable-hybrid-kv-cache-manager", bool, "Charge windows in full."),
+        ("mamba_cache_dtype", "--mamba-cache-dtype", str, "Format of convolution states."),
         ("mamba_ssm_cache_dtype", "--mamba-ssm-cache-dtype", str, "Format of recurrent states."),
+        ("speculative_method", "--speculative-method", str, "Who drafts: ngram, or mtp (one more layer)."),
         (
             "device_capability",
             "--device-capability",

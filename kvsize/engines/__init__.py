@@ -156,6 +156,7 @@ class EngineModule(Protocol):
 # name -> module. Modules are imported when used, so that one engine's cost is not paid by another's user.
 ENGINES: Mapping[str, str] = {
     "transformers": "kvsize.engines.transformers",
+    "vllm": "kvsize.engines.vllm",
     "sglang": "kvsize.engines.sglang",
 }
 

@@ -1,0 +1,94 @@
+"""The block size: what the attention kernels take, and what makes recurrent states and attention share a page.
+
+vllm@0.33.0 platforms/interface.py update_block_size_for_backend, _align_hybrid_block_size,
+_align_heterogeneous_kv_block_size; v1/attention/backends/*.py get_supported_kernel_block_sizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import lcm
+
+from kvsize.engines.vllm import models
+from kvsize.engines.vllm.setup import Setup, indexed, latents
+from kvsize.engines.vllm.specs import Cache
+from kvsize.errors import UnsupportedError
+from kvsize.geometry import Attention, Geometry, Heads
+
+KERNEL_BLOCK = 16
+MLA_HYBRID_ALIGNMENT = 128
+FA4_FP8_HEAD, FA4_FP8_BLOCK = 512, 64  # flash_attn.py _get_sm90_fa4_fp8_kv_block_size
+
+
+def with_blocks(caches: tuple[Cache, ...], geometry: Geometry, setup: Setup) -> tuple[Cache, ...]:
+    """The caches with their block sizes, and recurrent pages filled up to the attention page.
+
+    Raises:
+        UnsupportedError: no kernel takes the --block-size.
+    """
+    block = _attention_block(caches, geometry, setup)
+    attention = [cache.spec.token_bytes for cache in caches if cache.spec.kind != "states"]
+    page = block * max(attention, default=0) if attention else None
+    return tuple(_with_block(cache, block, page, setup) for cache in caches)
+
+
+def _with_block(cache: Cache, block: int, page: int | None, setup: Setup) -> Cache:
+    if cache.spec.kind != "states":
+        return replace(cache, spec=replace(cache.spec, block_size=block))
+    tokens = block if setup.prefix_caching else setup.max_model_len
+    return replace(cache, spec=replace(cache.spec, block_size=tokens, padded=page))
+
+
+def _attention_block(caches: tuple[Cache, ...], geometry: Geometry, setup: Setup) -> int:
+    kernel = kernel_block(geometry, setup)
+    block = setup.block_size or max(kernel, KERNEL_BLOCK)
+    if block % kernel:
+        raise UnsupportedError(
+            f"vLLM's attention kernels for this model take blocks of a multiple of {kernel} tokens",
+            got=f"--block-size {block}",
+        )
+    states = max((cache.spec.state_bytes for cache in caches if cache.spec.kind == "states"), default=0)
+    per_token = max((cache.spec.token_bytes for cache in caches if cache.spec.kind != "states"), default=0)
+    if states and per_token:
+        return _hybrid_block(block, kernel, states, per_token, caches, geometry, setup)
+    if setup.kv.packed:  # boundary layers in the model's dtype: the packed page must cover one kernel block of them
+        return max(block, 2 * KERNEL_BLOCK)
+    return block
+
+
+def kernel_block(geometry: Geometry, setup: Setup) -> int:
+    """The smallest block that the chosen attention kernels take; other blocks are multiples of it."""
+    if indexed(geometry):
+        return 64
+    major, quantised = setup.device[0], setup.kv.name.startswith("fp8")
+    if latents(geometry):
+        return 32 if major == 10 else 64 if major == 9 and quantised else KERNEL_BLOCK
+    entries = [s.entry for layer in geometry.layers for s in layer.stores if isinstance(s, Attention)]
+    widest = max((entry.k_dim for entry in entries if isinstance(entry, Heads)), default=0)
+    if major == 9 and setup.kv.name in ("fp8", "fp8_e4m3") and widest == FA4_FP8_HEAD:
+        return FA4_FP8_BLOCK
+    return KERNEL_BLOCK
+
+
+def _hybrid_block(
+    block: int,
+    kernel: int,
+    states: int,
+    per_token: int,
+    caches: tuple[Cache, ...],
+    geometry: Geometry,
+    setup: Setup,
+) -> int:
+    """The smallest block whose attention page covers the states, on the kernels' grid; overrides --block-size."""
+    grid = max(kernel, block) if setup.rules.align_to_block_size else kernel
+    if latents(geometry) and setup.rules.mla_alignment:
+        grid = max(grid, MLA_HYBRID_ALIGNMENT)
+    if setup.prefix_caching and _gdn_checkpoints(caches):
+        grid = lcm(grid, models.GDN_CHECKPOINT_TOKENS)
+    needed = grid * -(-states // (grid * per_token))
+    return max(block, kernel * -(-needed // kernel))
+
+
+def _gdn_checkpoints(caches: tuple[Cache, ...]) -> bool:
+    kinds = [cache.spec for cache in caches if cache.spec.kind == "states"]
+    return all(spec.checkpoint and spec.shape[0] == "gated_delta" for spec in kinds)
