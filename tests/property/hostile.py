@@ -165,6 +165,10 @@ class Way:
         return f"{self.engine}-{getattr(self.options, 'cache', 'default')}"
 
 
+# dynamic_full is a name that only older releases accept.
+RELEASES = {"dynamic_full": "5.13.1"}
+
+
 @cache
 def ways() -> tuple[Way, ...]:
     """Every engine with its defaults, and with each cache where it has several."""
@@ -172,7 +176,8 @@ def ways() -> tuple[Way, ...]:
     for name in ENGINES:
         module = load_engine(name)
         caches = getattr(module, "CACHES", ()) if any(f.name == "cache" for f in fields(module.Options)) else ()
-        found += [Way(name, module.Options(cache=kind)) for kind in caches] or [Way(name, module.Options())]
+        given = [{"cache": kind, "version": RELEASES.get(kind, module.VERSION)} for kind in caches] or [{}]
+        found += [Way(name, module.Options(**settings)) for settings in given]
     return tuple(found)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
@@ -13,9 +12,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # the suite has no packages
 
 import hostile
+from inprocess import kvsize
 
 from kvsize.architectures import geometry
-from kvsize.cli import run
 from kvsize.engines import CacheSize, LayerBytes
 from kvsize.errors import ConfigError, KvsizeError, SourceError, UnsupportedError
 from kvsize.geometry import Geometry, Layer
@@ -40,26 +39,15 @@ def test_more_mutated_configs(start):
     assert failures(range(start, start + 5_000)) == []
 
 
-def command(arguments: list[str], data: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[int, bytes, str]:
-    """One command line in this process, its streams strict UTF-8: (exit code, stdout, stderr)."""
-    out = io.BytesIO()
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), "utf-8"))
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, "utf-8"))
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    code = run(arguments)
-    sys.stdout.flush()
-    return code, out.getvalue(), sys.stderr.getvalue()
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("verb", ["size", "layers"])
-def test_the_command_prints_mutated_configs_in_every_form(verb, form, monkeypatch):
+def test_the_command_prints_mutated_configs_in_every_form(verb, form):
     bad = []
     for seed in range(20_000, 20_060):
-        code, out, err = command([verb, "-", "--format", form], hostile.mutated(seed), monkeypatch)
-        clean = "Traceback" not in err and b"\x1b" not in out and "\x1b" not in err
-        if code not in (0, 4, 5) or not clean or bool(out) != (code == 0):
-            bad.append((seed, code, err[-300:]))
+        done = kvsize([verb, "-", "--format", form], hostile.mutated(seed))
+        clean = "Traceback" not in done.err and "\x1b" not in done.out + done.err
+        if done.code not in (0, 4, 5) or not clean or bool(done.out) != (done.code == 0):
+            bad.append((seed, done.code, done.err[-300:]))
     assert bad == []
 
 
@@ -82,20 +70,20 @@ def test_the_real_process_exits_cleanly(seed):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["\ud800", "\x1b[2J", "\x9b2J", "a|b\nc"])
-def test_odd_characters_of_a_config_reach_no_terminal(name, form, monkeypatch):
+def test_odd_characters_of_a_config_reach_no_terminal(name, form):
     config = {**LLAMA, "architectures": [name], "torch_dtype": name}
-    code, out, _ = command(["-", "--format", form], json.dumps(config).encode(), monkeypatch)
-    assert code == 0
-    assert b"\x1b" not in out
-    assert form == "json" or "\x9b" not in out.decode()
+    done = kvsize(["-", "--format", form], json.dumps(config).encode())
+    assert done.code == 0
+    assert "\x1b" not in done.out
+    assert form == "json" or "\x9b" not in done.out
 
 
-def test_a_key_with_control_characters_is_escaped_in_the_refusal(monkeypatch):
+def test_a_key_with_control_characters_is_escaped_in_the_refusal():
     config = {"model_type": "nobody-knows", "\x1b[2J\x9b\u202e window": "\x1b[31m"}
-    code, _, err = command(["-"], json.dumps(config).encode(), monkeypatch)
-    assert code == 4
-    assert r"\u001b[2J\u009b\u202e window" in err
-    assert err.replace("\n", "").isprintable()
+    done = kvsize(["-"], json.dumps(config).encode())
+    assert done.code == 4
+    assert r"\u001b[2J\u009b\u202e window" in done.err
+    assert done.err.replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize("value", [10**30, int("9" * 4000), 2**31 + 1, -1, 0, True, "8", 1.5, None])
