@@ -179,13 +179,13 @@ class State:
 class Recurrent:
     """States that do not grow with tokens. `groups` are Mamba-2's B/C groups (0: none).
 
-    `cached` is False where the reference code keeps the states outside its cache object.
+    `rolling` convolutions keep all columns but one: their own tensor after a prefill, then a view of all of them.
     """
 
     kind: RecurrentKind
     states: tuple[State, ...]
     groups: int = 0
-    cached: bool = True
+    rolling: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +243,8 @@ class Geometry:
     `dtype` is the compute dtype the config names (None: it names none). `architecture` is the class name of
     `architectures[0]`, which some engines key their rules on. `state_dtype` is `mamba_ssm_dtype` and its kin.
     `stated` are sizes as the file names them, read or not: some engines trust a key that the model's class ignores.
+    `drafts` are layers for drafting tokens (MTP) that a file counts after the hidden ones; the model's own cache is
+    without them.
     `context_factor` is by how much rope scaling stretches `max_tokens` (1 where it is already in there). `kv_scheme` is
     the KV format that a quantised checkpoint was calibrated for.
     """
@@ -257,6 +259,7 @@ class Geometry:
     state_dtype: str | None = None
     architecture: str | None = None
     stated: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+    drafts: tuple[Layer, ...] = ()
     context_factor: float = 1.0
     kv_scheme: str | None = None
     reads: tuple[Read, ...] = field(default=(), compare=False)

@@ -456,7 +456,7 @@ def recurrent_gemma(cfg: ConfigView) -> tuple[Layer, ...]:
     width = cfg.maybe("lru_width") or cfg.need("hidden_size")
     kernel = cfg.maybe("conv1d_width") or 4
     states = (State("conv", (width, kernel)), State("recurrent", (width,), "float32"))
-    linear = Layer((Recurrent("rg_lru", states, cached=False),), kind="linear_attention")
+    linear = Layer((Recurrent("rg_lru", states, rolling=True),), kind="linear_attention")
     side = hidden_per_head(cfg)
     sliding = Layer(
         (Attention(Heads(kv_heads(cfg), side, side), Sliding(cfg.need("sliding_window"))),), kind="sliding_attention"

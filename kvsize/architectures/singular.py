@@ -102,7 +102,9 @@ def cpmant(cfg: ConfigView) -> tuple[Layer, ...]:
 
 def xlnet(cfg: ConfigView) -> tuple[Layer, ...]:
     """XLNet keeps the hidden states that enter each layer (its memory), not keys and values."""
-    return (Layer((Attention(Heads(1, cfg.need("hidden_size"), 0)),)),) * cfg.layers()
+    memory = cfg.maybe("mem_len")
+    kept = Full() if memory is None else Sliding(memory + 1)  # mem_len vectors, a view that grows by one each step
+    return (Layer((Attention(Heads(1, cfg.need("hidden_size"), 0), kept),)),) * cfg.layers()
 
 
 def reformer(cfg: ConfigView) -> tuple[Layer, ...]:

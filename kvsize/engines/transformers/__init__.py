@@ -1,37 +1,47 @@
 """Hugging Face transformers: what its cache objects really hold.
 
-Checked against caches of every architecture that transformers 5.23.0 can run (validate/truth). One module a kind of
-cache: growing (dynamic, static), quantized, offloaded, paged; versions holds what changed between releases.
+Checked against caches of every architecture that transformers 5.23.0 can run, and of some eighty of them in each
+release since 5.0 (validate/truth). One module a kind of cache: growing (dynamic, static), quantized, offloaded, paged;
+versions and history hold what changed between releases.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvsize.engines import CacheSize, Evidence, LayerBytes, Overhead, Pool, Workload
+from kvsize.engines import CacheSize, LayerBytes, Overhead, Pool, Workload
 from kvsize.engines.transformers import offloaded, paged, quantized
-from kvsize.engines.transformers.growing import Rules, elements, layer_bytes
-from kvsize.engines.transformers.versions import VERSION, Release, release
+from kvsize.engines.transformers.growing import Rules, layer_bytes
+from kvsize.engines.transformers.history import as_of
+from kvsize.engines.transformers.versions import (
+    FP8_CACHE,
+    PAGES_OF_256,
+    QUANTIZED_REFUSES,
+    VERSION,
+    Release,
+    release,
+)
 from kvsize.errors import UnsupportedError, UsageError
 from kvsize.formats import Format, format_of
-from kvsize.geometry import Attention, Encoder, Geometry, Latent
+from kvsize.geometry import Attention, Encoder, Geometry
+
+__all__ = ["CACHES", "VERSION", "Options", "size"]
 
 CACHES = ("dynamic", "dynamic_full", "static", "offloaded", "offloaded_static", "quantized", "paged")
-# generation/configuration_utils.py: deprecated names, and what generate makes of them.
+# Deprecated names, and the cache that generate builds for them; as run in each release since 5.0.
 DEPRECATED = {
     "sliding_window": "static",
-    "hybrid": "static",
+    "hybrid": "dynamic",
     "hybrid_chunked": "static",
     "offloaded_hybrid": "offloaded_static",
     "offloaded_hybrid_chunked": "offloaded_static",
 }
 # Their modelling code brings its own cache and ignores the setting. generation/utils.py _supports_default_dynamic_cache
 OWN_CACHE = ("minimax", "reformer", "rwkv", "xlnet", "xlstm")
-
-
+STATIC = ("static", "offloaded_static")
 POSITIVE = (
     *("num_beams", "num_return_sequences", "max_cache_len", "page_size", "num_blocks"),
-    *("nbits", "q_group_size", "residual_length"),
+    *("nbits", "q_group_size", "residual_length", "max_num_batched_tokens", "kv_memory"),
 )
 
 
@@ -51,7 +61,7 @@ class Options:
     axis_key: int | None = None
     axis_value: int | None = None
     offload_only_non_sliding: bool | None = None
-    page_size: int = paged.DEFAULT_PAGE
+    page_size: int | None = None
     num_blocks: int | None = None
     kv_memory: int | None = None
     max_num_batched_tokens: int = 8192
@@ -65,10 +75,31 @@ class Options:
             if value is not None and value < 1:
                 raise UsageError(f"--{name.replace('_', '-')} must be at least 1", got=str(value))
 
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The options as the release takes them: which cache it builds, and whether that cache knows windows."""
+
+    kind: str
+    release: Release
+    options: Options
+    windows: bool = True
+
     @property
-    def kind(self) -> str:
-        """The cache's present name."""
-        return DEPRECATED.get(self.cache, self.cache)
+    def static(self) -> bool:
+        """Whether the cache has a fixed number of slots."""
+        return self.kind in STATIC
+
+    @property
+    def page(self) -> int:
+        """Tokens of a page of the paged cache."""
+        default = paged.DEFAULT_PAGE if self.release.has(PAGES_OF_256) else 32
+        return default if self.options.page_size is None else self.options.page_size
+
+    @property
+    def beams(self) -> int:
+        """Copies of each sequence: generate expands a request by the larger of the two."""
+        return max(self.options.num_beams, self.options.num_return_sequences)
 
 
 def size(geometry: Geometry, workload: Workload, options: Options) -> CacheSize:
@@ -77,68 +108,104 @@ def size(geometry: Geometry, workload: Workload, options: Options) -> CacheSize:
     Raises:
         UnsupportedError: this cache class refuses this model, or this release this cache.
     """
-    rules_of = release(options.version)
+    setting = settle(geometry, options)
     name, source = kv_format(geometry, workload)
-    refuse(geometry, workload, options, rules_of)
-    rules = make_rules(geometry, workload, options, rules_of, format_of(name))
-    layers, overheads, transient, pool = _sized(geometry, rules, options)
+    cached, history = as_of(geometry, setting.release, static=setting.static)
+    rules = make_rules(workload, setting, format_of(name))
+    if setting.kind == "paged":
+        layers, overheads, transient, pool = _paged(geometry, rules, setting)
+    else:
+        (layers, transient), overheads, pool = _kept(cached, rules, setting), (), None
+    shown = _format_name(name, setting)
     return CacheSize(
         engine="transformers",
-        version=options.version,
-        cache=options.kind,
-        k_format=_format_name(name, options),
-        v_format=_format_name(name, options),
+        version=setting.release.full_name,
+        cache=setting.kind,
+        k_format=shown,
+        v_format=shown,
         layers=tuple(layers),
         overheads=overheads,
         transient_bytes=transient,
-        step_tokens=options.page_size if options.kind == "paged" else 1,
+        step_tokens=setting.page if setting.kind == "paged" else 1,
         format_source=source,
-        evidence=_evidence(options),
+        evidence="exact" if setting.release.ran else "derived",
         pool=pool,
-        notes=_notes(geometry, workload, options, rules),
+        notes=(*history, *_notes(setting), *encoder_notes(cached, workload, rules)),
     )
 
 
-def make_rules(geometry: Geometry, workload: Workload, options: Options, rules_of: Release, unit: Format) -> Rules:
-    """The workload as the cache classes see it."""
-    kind = options.kind if geometry.model_type not in OWN_CACHE else "dynamic"
-    static = kind in ("static", "offloaded_static")
-    tokens = max(workload.tokens, options.max_cache_len or 0) if static else workload.tokens
+def settle(geometry: Geometry, options: Options) -> Setting:
+    """What generate makes of the options, or why it refuses them.
+
+    Raises:
+        UnsupportedError: the cache does not exist in this release, or not for this model.
+    """
+    version = release(options.version)
+    kind = DEPRECATED.get(options.cache, options.cache)
+    windows = True
+    if kind == "dynamic_full":
+        if version.dynamic_full is None:
+            raise UnsupportedError(
+                f"transformers {version.full_name} no longer accepts cache_implementation=dynamic_full",
+                hint="Use --cache dynamic, or --engine transformers@5.11.",
+            )
+        windows = version.dynamic_full == "dynamic"
+    if kind == "quantized":
+        windows = version.has(QUANTIZED_REFUSES)
+        if options.backend == "fp8" and not version.has(FP8_CACHE):
+            raise UnsupportedError(f"transformers {version.full_name} has no fp8 cache", hint="It came with 5.21.")
+    if geometry.model_type == "blt":
+        raise UnsupportedError("transformers cannot build BLT's cache from its config: it has no num_hidden_layers")
+    if geometry.model_type in OWN_CACHE and kind != "paged":
+        kind = "dynamic"
+    setting = Setting(kind, version, options, windows)
+    if setting.beams > 1 and geometry.model_type in OWN_CACHE:
+        raise UnsupportedError(f"{geometry.model_type}'s own cache cannot be reordered for beams")
+    return setting
+
+
+def make_rules(workload: Workload, setting: Setting, unit: Format) -> Rules:
+    """The workload as the cache classes see it.
+
+    Raises:
+        UsageError: the prompt is longer than what is cached.
+    """
     prompt = workload.prompt_tokens
+    if prompt is not None and not 1 <= prompt <= workload.tokens:
+        raise UsageError("--prompt must lie between 1 and the cached tokens", got=str(prompt))
+    slots = max(workload.tokens, setting.options.max_cache_len or 0)
     return Rules(
-        tokens=tokens,
+        tokens=slots if setting.static else workload.tokens,
         prompt=workload.tokens if prompt is None else prompt,
         decoded=min(1, workload.tokens - 1) if prompt is None else workload.tokens - prompt,
-        sequences=workload.sequences * max(options.num_beams, options.num_return_sequences),
+        sequences=workload.sequences * setting.beams,
         encoder_tokens=workload.encoder_tokens or 0,
-        static=static,
+        static=setting.static,
         activation=unit,
-        release=rules_of,
-        windows=kind != "dynamic_full",
+        windows=setting.windows,
     )
 
 
-Sized = tuple[list[LayerBytes], tuple[Overhead, ...], int, Pool | None]
-
-
-def _sized(geometry: Geometry, rules: Rules, options: Options) -> Sized:
-    if options.kind == "paged":
-        return _paged(geometry, rules, options)
-    if options.kind == "quantized":
+def _kept(geometry: Geometry, rules: Rules, setting: Setting) -> tuple[list[LayerBytes], int]:
+    """Bytes of each layer, and what one more step holds beside them."""
+    options = setting.options
+    if setting.kind == "quantized":
         packing = quantized.quantization(options.backend, {n: getattr(options, n) for n in quantized.GROUPWISE})
-        quantized.check(geometry)
+        quantized.check(geometry, windows_too=not setting.windows)
         sizes = [quantized.quantized_layer(layer, rules, packing) for layer in geometry.layers]
     else:
         sizes = [layer_bytes(layer, rules) for layer in geometry.layers]
     layers = [LayerBytes(one.logical, one.held, one.after_prefill) for one in sizes]
-    if options.kind in ("offloaded", "offloaded_static"):
+    if setting.kind in ("offloaded", "offloaded_static"):
         only = options.offload_only_non_sliding
-        layers = offloaded.place(geometry, layers, rules.static if only is None else only, rules.static)
-    return layers, (), max((one.transient for one in sizes), default=0), None
+        layers = offloaded.place(geometry, layers, setting.static if only is None else only, setting.static)
+    return layers, max((one.transient for one in sizes), default=0)
 
 
-def _paged(geometry: Geometry, rules: Rules, options: Options) -> Sized:
-    plan = paged.plan(geometry, rules.activation, options.page_size)
+def _paged(
+    geometry: Geometry, rules: Rules, setting: Setting
+) -> tuple[list[LayerBytes], tuple[Overhead, ...], int, Pool | None]:
+    options, plan = setting.options, paged.plan(geometry, rules.activation, setting.page)
     layers = paged.layer_bytes(plan, geometry, rules.tokens, rules.sequences)
     rest = paged.padding(plan, rules.tokens, rules.sequences)
     sectors = None if options.num_blocks is None else plan.num_sectors(options.num_blocks)
@@ -147,26 +214,6 @@ def _paged(geometry: Geometry, rules: Rules, options: Options) -> Sized:
         memory = paged.Memory(options.kv_memory, flash, options.max_num_batched_tokens)
         sectors = paged.sectors_for(plan, geometry, rules.activation, memory)
     return layers, (rest,), 0, None if sectors is None else paged.pool(plan, rules.tokens, sectors)
-
-
-def refuse(geometry: Geometry, workload: Workload, options: Options, rules_of: Release) -> None:
-    """What generate refuses before it builds a cache.
-
-    Raises:
-        UnsupportedError: the cache does not exist in this release, or not for this model.
-    """
-    if options.kind == "dynamic_full" and not rules_of.dynamic_full:
-        raise UnsupportedError(
-            f"transformers {options.version} no longer accepts cache_implementation=dynamic_full",
-            hint="Use --cache dynamic, or --engine transformers@5.13.1.",
-        )
-    if geometry.model_type == "blt" and options.kind != "dynamic_full":
-        raise UnsupportedError("transformers cannot build BLT's cache from its config (no num_hidden_layers)")
-    beams = max(options.num_beams, options.num_return_sequences)
-    if beams > 1 and geometry.model_type in OWN_CACHE:
-        raise UnsupportedError(f"{geometry.model_type}'s own cache cannot be reordered for beams")
-    if workload.prompt_tokens is not None and not 1 <= workload.prompt_tokens <= workload.tokens:
-        raise UsageError("--prompt must lie between 1 and the cached tokens", got=str(workload.prompt_tokens))
 
 
 def kv_format(geometry: Geometry, workload: Workload) -> tuple[str, str]:
@@ -185,32 +232,22 @@ def kv_format(geometry: Geometry, workload: Workload) -> tuple[str, str]:
     )
 
 
-def _format_name(name: str, options: Options) -> str:
-    if options.kind != "quantized":
+def _format_name(name: str, setting: Setting) -> str:
+    if setting.kind != "quantized":
         return name
+    options = setting.options
     return "fp8_e4m3" if options.backend == "fp8" else f"{options.backend}-{options.nbits or 4}bit"
 
 
-def _evidence(options: Options) -> Evidence:
-    checked = {VERSION, "5.13.1", "5.23", "5.13"}
-    return "exact" if options.version in checked else "derived"
-
-
-def _notes(geometry: Geometry, workload: Workload, options: Options, rules: Rules) -> tuple[str, ...]:
-    notes = []
-    if options.cache != options.kind:
-        notes.append(f"cache_implementation={options.cache} is a deprecated name; generate makes it {options.kind}")
-    if options.kind in ("static", "offloaded_static") and geometry.model_type in OWN_CACHE:
-        notes.append(f"{geometry.model_type} brings its own cache and ignores cache_implementation")
-    if options.max_cache_len is not None and not rules.static:
+def _notes(setting: Setting) -> list[str]:
+    notes, asked = [], setting.options.cache
+    if asked in DEPRECATED:
+        notes.append(f"cache_implementation={asked} is a deprecated name; generate makes it {DEPRECATED[asked]}")
+    if DEPRECATED.get(asked, asked) in STATIC and not setting.static:
+        notes.append("this model brings its own cache and ignores cache_implementation")
+    if setting.options.max_cache_len is not None and not setting.static:
         notes.append("max_cache_len is ignored by this cache: only static ones have slots")
-    if not rules.release.compressed_latent and any(_has_latent(layer.stores) for layer in geometry.layers):
-        notes.append(f"transformers {options.version} caches every head's K and V, not the latent")
-    return (*notes, *encoder_notes(geometry, workload, rules))
-
-
-def _has_latent(stores: tuple[object, ...]) -> bool:
-    return any(isinstance(store, Attention) and isinstance(store.entry, Latent) for store in stores)
+    return notes
 
 
 def encoder_notes(geometry: Geometry, workload: Workload, rules: Rules) -> tuple[str, ...]:
@@ -218,7 +255,7 @@ def encoder_notes(geometry: Geometry, workload: Workload, rules: Rules) -> tuple
     if workload.encoder_tokens is not None:
         return ()
     spans = [
-        (store.span, elements(store.entry, rules.release))
+        (store.span, store.entry.elements)
         for layer in geometry.layers
         for store in layer.stores
         if isinstance(store, Attention) and isinstance(store.span, Encoder)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from kvsize.engines.transformers.versions import Release
 from kvsize.errors import UnsupportedError
 from kvsize.formats import Format, format_of
 from kvsize.geometry import (
@@ -74,7 +73,6 @@ class Rules:
     encoder_tokens: int
     static: bool
     activation: Format
-    release: Release
     windows: bool = True
 
 
@@ -105,39 +103,24 @@ def _store(store: Store, rules: Rules) -> Bytes:
 
 def _attention(store: Attention, rules: Rules) -> Bytes:
     unit = format_of(store.format) if store.format else rules.activation
-    per_token = unit.bytes(elements(store.entry, rules.release))
+    per_token = unit.bytes(store.entry.elements)
     kept = _kept_tokens(store, rules)
     grows = not rules.static and not isinstance(store.span, Encoder)
-    copied = unit.bytes(_largest_tensor(store.entry, rules.release)) * kept.held if grows else 0
+    copied = unit.bytes(_largest_tensor(store.entry)) * kept.held if grows else 0
     total = Bytes(kept.logical * per_token, kept.held * per_token, kept.after_prefill * per_token, copied)
     total = total.times(rules.sequences)
     return replace(total, after_prefill=unit.bytes(kept.after_prefill)) if store.expanded_view else total
 
 
-def cached_entry(entry: Heads | Latent | IndexKey, release: Release) -> Heads | Latent | IndexKey:
-    """The entry as this release's modelling code hands it to the cache."""
-    if isinstance(entry, Latent) and not release.compressed_latent:
-        return entry.expanded
-    if isinstance(entry, Heads) and entry.broadcast:
-        return Heads(entry.broadcast, entry.k_dim, entry.v_dim)
-    return entry
-
-
-def elements(entry: Heads | Latent | IndexKey, release: Release) -> int:
-    """Elements of one token."""
-    return cached_entry(entry, release).elements
-
-
-def _largest_tensor(entry: Heads | Latent | IndexKey, release: Release) -> int:
+def _largest_tensor(entry: Heads | Latent | IndexKey) -> int:
     """torch.cat holds the old and the new tensor of one of K and V at a time."""
-    cached = cached_entry(entry, release)
-    match cached:
+    match entry:
         case Heads():
-            return cached.count * max(cached.k_dim, cached.v_dim)
+            return entry.count * max(entry.k_dim, entry.v_dim)
         case Latent():
-            return max(cached.rank, cached.rope_dim)
+            return max(entry.rank, entry.rope_dim)
         case IndexKey():
-            return cached.dim
+            return entry.dim
         case _ as never:
             assert_never(never)
 
@@ -192,16 +175,16 @@ def _referenced(window: int, rules: Rules) -> Kept:
 
 def _recurrent(store: Recurrent, rules: Rules) -> Bytes:
     total = sum(_state_bytes(state, rules) for state in store.states)
-    if store.kind != "rg_lru":
+    if not store.rolling:
         return Bytes(total, total, total)
-    # modeling_recurrent_gemma.py keeps kernel - 1 columns: their own tensor after a prefill, then a view of kernel
+    # modeling_recurrent_gemma.py; a prefill of one token is a decode step
     column = sum(_state_bytes(state, rules) // state.shape[-1] for state in store.states if state.role == "conv")
-    return Bytes(total - column, total, total if rules.prompt == 1 else total - column)
+    prefilled = total if rules.prompt == 1 else total - column
+    return Bytes(total - column, total if rules.decoded else prefilled, prefilled)
 
 
 def _state_bytes(state: State, rules: Rules) -> int:
-    fixed = state.format if state.role == "conv" or rules.release.float32_states else None
-    unit = format_of(fixed) if fixed else rules.activation
+    unit = format_of(state.format) if state.format else rules.activation
     return unit.bytes(state.elements)
 
 

@@ -90,6 +90,8 @@ def plan(geometry: Geometry, unit: Format, page: int) -> Paged:
 
 
 def _window(geometry: Geometry, index: int) -> int | None:
+    if geometry.layers[index].kind != "sliding_attention":
+        return None
     spans = [store.span for store in geometry.layers[index].stores if isinstance(store, Attention)]
     return next((span.window for span in spans if isinstance(span, Sliding)), None)
 

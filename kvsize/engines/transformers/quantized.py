@@ -8,10 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kvsize.engines.transformers.growing import Bytes, Rules, cached_entry
+from kvsize.engines.transformers.growing import Bytes, Rules
 from kvsize.errors import UnsupportedError, UsageError
 from kvsize.formats import Format
-from kvsize.geometry import Attention, Encoder, Full, Geometry, Heads, IndexKey, Latent, Layer, index_ranges
+from kvsize.geometry import (
+    Attention,
+    Chunked,
+    Encoder,
+    Full,
+    Geometry,
+    Heads,
+    IndexKey,
+    Latent,
+    Layer,
+    Sliding,
+    index_ranges,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +97,13 @@ BACKENDS: dict[str, Backend] = {
 }
 
 
-def check(geometry: Geometry) -> None:
-    """Refuse the models that QuantizedCache refuses.
+def check(geometry: Geometry, *, windows_too: bool = False) -> None:
+    """Refuse the models that QuantizedCache refuses; older releases took windows too, and stored them in full.
 
     Raises:
         UnsupportedError: a layer is not plain full attention.
     """
-    refused = [(layer, indices) for layer, indices in geometry.runs() if not _plain(layer)]
+    refused = [(layer, indices) for layer, indices in geometry.runs() if not _plain(layer, windows_too)]
     if refused:
         layers = "; ".join(f"layers {index_ranges(indices)} are {layer.kind}" for layer, indices in refused[:3])
         raise UnsupportedError(
@@ -100,9 +112,10 @@ def check(geometry: Geometry) -> None:
         )
 
 
-def _plain(layer: Layer) -> bool:
+def _plain(layer: Layer, windows_too: bool) -> bool:
+    spans = (Full, Sliding, Chunked) if windows_too else (Full,)
     return layer.shares is None and all(
-        isinstance(store, Attention) and isinstance(store.span, Full) and not isinstance(store.entry, IndexKey)
+        isinstance(store, Attention) and isinstance(store.span, spans) and not isinstance(store.entry, IndexKey)
         for store in layer.stores
     )
 
@@ -117,7 +130,7 @@ def quantized_layer(layer: Layer, rules: Rules, packing: Quantization) -> Bytes:
     for store in layer.stores:
         if not isinstance(store, Attention) or isinstance(store.span, Encoder):
             raise UnsupportedError("QuantizedCache takes no encoder-decoder models", hint="Use --cache dynamic.")
-        tensors = _tensors(cached_entry(store.entry, rules.release))
+        tensors = _tensors(store.entry)
         for (per_token, width), axis in zip(tensors, (packing.axis_key, packing.axis_value), strict=False):
             total += _tensor(per_token, store.extra_tokens, rules, packing, width if axis else 0)
     return total
