@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
@@ -100,7 +99,6 @@ def run(args: Sequence[str]) -> int:
     as_json = _wants_json(args)
     try:
         code = typer.main.get_command(app).main(list(args) or ["--help"], prog_name="kvsize", standalone_mode=False)
-        sys.stdout.flush()
     except KvsizeError as error:
         return _complain(error.code, error.exit_code, error.what, as_json, error.where, error.got, error.hint)
     except _CLICK_ERROR as error:
@@ -109,7 +107,9 @@ def run(args: Sequence[str]) -> int:
         sys.stderr.write("interrupted\n")
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has left: nothing more to say
+        from kvsize.cli.output import silence
+
+        silence()
         return 0
     except Exception:
         import traceback

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from kvsize.errors import UsageError
 from kvsize.render import page, render
 from kvsize.tables.page import Line, View
 
@@ -25,13 +26,31 @@ def emit(document: Any, output: str, *, extra: Any = None, exact: bool = False) 
 
 
 def write(text: str) -> None:
-    """Print plain text, drawn in ASCII where the stream's encoding is too small for it."""
+    """Print plain text, drawn in ASCII where the stream's encoding is too small for it.
+
+    Raises:
+        UsageError: standard output is closed, or what it leads to is full.
+    """
+    if sys.stdout is None:  # closed before the start: kvsize … >&-
+        raise UsageError("standard output is closed")
     encoding = sys.stdout.encoding or "utf-8"
     try:
         text.encode(encoding)
     except UnicodeEncodeError:
         text = text.translate(ASCII).encode(encoding, "replace").decode(encoding)
-    sys.stdout.write(text)
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        silence()
+        raise UsageError(f"standard output cannot be written to: {error.strerror}") from None
+
+
+def silence() -> None:
+    """Send what is still buffered nowhere: its reader has left, or its disk is full."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def wants_colour() -> bool:
@@ -40,7 +59,7 @@ def wants_colour() -> bool:
         return False
     if os.environ.get("FORCE_COLOR"):
         return True
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def terminal_width() -> int:
@@ -50,7 +69,7 @@ def terminal_width() -> int:
         return int(columns)
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or 80
-    except (OSError, ValueError):
+    except (OSError, ValueError, AttributeError):  # no terminal, no file descriptor, no standard output at all
         return 80
 
 

@@ -31,6 +31,7 @@ from kvsize.report import CacheDoc, RowDoc
 if TYPE_CHECKING:
     from kvsize.tables.size import Beside
 
+MAX_BATCH = 2**31
 DEFAULT_CTX = 32_768  # what --ctx is without a value: long enough to matter, and what most tools compare at
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -65,6 +66,8 @@ def size(
     from kvsize.cli.output import emit
     from kvsize.source import load
 
+    if batch > MAX_BATCH:
+        raise UsageError(f"--batch takes at most {MAX_BATCH:,} sequences", got=str(batch))
     files = load(model, revision=revision, refresh=refresh, offline=offline)
     geometry = geometry_of(files.config)
     k_format, v_format = parse_kv_dtype(kv_dtype)
