@@ -97,6 +97,7 @@ REMOTE_TYPES: dict[str, TypeFacts] = {
     **dict.fromkeys(
         (
             "aquila",
+            "arctic",
             "bailing_moe",
             "grok-1",
             "internlm2",

@@ -105,6 +105,7 @@ REMOTE: dict[str, Adapter] = {
     **dict.fromkeys(
         (
             "aquila",
+            "arctic",
             "bailing_moe",
             "exaone",
             "falcon_perception",
