@@ -16,6 +16,7 @@ from kvsize.errors import UnsupportedError
 from kvsize.geometry import Attention, Geometry, Heads
 
 KERNEL_BLOCK = 16
+INDEXED_BLOCK = 64
 MLA_HYBRID_ALIGNMENT = 128
 FA4_FP8_HEAD, FA4_FP8_BLOCK = 512, 64  # flash_attn.py _get_sm90_fa4_fp8_kv_block_size
 
@@ -41,11 +42,13 @@ def _with_block(cache: Cache, block: int, page: int | None, setup: Setup) -> Cac
 
 def _attention_block(caches: tuple[Cache, ...], geometry: Geometry, setup: Setup) -> int:
     kernel = kernel_block(geometry, setup)
-    block = setup.block_size or max(kernel, KERNEL_BLOCK)
-    if block % kernel:
+    block = setup.block_size or kernel
+    grid = INDEXED_BLOCK if indexed(geometry) else KERNEL_BLOCK  # Triton's kernels take what the others do not
+    if block % grid:
         raise UnsupportedError(
-            f"vLLM's attention kernels for this model take blocks of a multiple of {kernel} tokens",
+            f"vLLM's attention kernels for this model take blocks of a multiple of {grid} tokens",
             got=f"--block-size {block}",
+            hint=f"Leave it out, or use {grid}.",
         )
     states = max((cache.spec.state_bytes for cache in caches if cache.spec.kind == "states"), default=0)
     per_token = max((cache.spec.token_bytes for cache in caches if cache.spec.kind != "states"), default=0)
@@ -57,9 +60,9 @@ def _attention_block(caches: tuple[Cache, ...], geometry: Geometry, setup: Setup
 
 
 def kernel_block(geometry: Geometry, setup: Setup) -> int:
-    """The smallest block that the chosen attention kernels take; other blocks are multiples of it."""
+    """The smallest block of the attention kernels that vLLM chooses when the block size is left to it."""
     if indexed(geometry):
-        return 64
+        return INDEXED_BLOCK
     major, quantised = setup.device[0], setup.kv.name.startswith("fp8")
     if latents(geometry):
         return 32 if major == 10 else 64 if major == 9 and quantised else KERNEL_BLOCK

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from kvsize.engines.vllm.models import ENCODER_ONLY
 from kvsize.errors import UnsupportedError
 from kvsize.formats import canonical
 from kvsize.geometry import Geometry
@@ -109,8 +110,10 @@ def index_key_bytes(dim: int) -> int:
 
 
 def model_dtype(geometry: Geometry) -> str:
-    """What vLLM's `--dtype auto` computes in: float32 and unnamed checkpoints become bfloat16."""
-    return "float16" if geometry.dtype == "float16" else "bfloat16"
+    """What vLLM's `--dtype auto` computes in: 16 bits where the checkpoint has or names more, or nothing."""
+    if geometry.dtype in ("float16", "bfloat16"):
+        return geometry.dtype
+    return "float16" if geometry.model_type in ENCODER_ONLY else "bfloat16"
 
 
 def capability(text: str | None, kv_format: str) -> Capability:
