@@ -7,7 +7,7 @@ each says its rule, and each can be overridden by what was measured. GiB are 2**
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvsize.engines import Evidence
 from kvsize.errors import UnsupportedError, UsageError
@@ -20,9 +20,10 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One rank's device: bytes as the engine sees them, and what is taken before the engine starts."""
+    """One rank's device: bytes as the engine sees them; `free` of them where a driver was asked."""
 
     total: Range
+    free: int | None = None
     unified: bool = False
     a100: bool = False
 
@@ -147,6 +148,11 @@ def vllm(shape: ModelShape, machine: Machine, weights: Part, launch: Launch) -> 
     if not 0 < share <= 1:
         raise UsageError("--gpu-memory-utilization is a share between 0 and 1", got=str(share))
     usable = Range(int(machine.total.low * share), -int(-machine.total.high * share))
+    if machine.free is not None and machine.free < usable.low:
+        raise UnsupportedError(
+            f"vLLM does not start: it wants {usable.low / GIB:.2f} GiB, and {machine.free / GIB:.2f} GiB are free",
+            hint="Stop the other processes on this GPU, or lower --gpu-memory-utilization.",
+        )
     parts = [weights, *_estimated((vllm_activations, vllm_non_torch), shape, machine, launch)]
     if launch.version >= (0, 20):
         parts.append(_given(launch, "cuda_graphs") or vllm_graphs(shape, machine, launch))
@@ -251,6 +257,13 @@ BUDGETS: Mapping[str, Callable[[ModelShape, Machine, Part, Launch], Budget]] = {
 }
 
 
+def in_use(machine: Machine) -> tuple[Part, ...]:
+    """What other processes hold now."""
+    if machine.free is None or machine.free >= machine.total.low:
+        return ()
+    return (Part("in_use", exactly(machine.total.low - machine.free), "measured", "other processes on this GPU"),)
+
+
 def budget(engine: str, shape: ModelShape, machine: Machine, weights: Part, launch: Launch) -> Budget:
     """The engine's start-up budget on one rank.
 
@@ -259,4 +272,5 @@ def budget(engine: str, shape: ModelShape, machine: Machine, weights: Part, laun
     """
     if engine not in BUDGETS:
         raise UnsupportedError(f"no start-up rules for {engine}", hint="Known: " + ", ".join(BUDGETS))
-    return BUDGETS[engine](shape, machine, weights, launch)
+    drawn = BUDGETS[engine](shape, machine, weights, launch)
+    return drawn if engine == "vllm" else replace(drawn, parts=(*drawn.parts, *in_use(machine)))

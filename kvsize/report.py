@@ -231,6 +231,102 @@ class ModelsDoc:
 
 
 @dataclass(frozen=True, slots=True)
+class RangeDoc:
+    """Bytes between two ends; equal where they are known."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceDoc:
+    """The GPUs of the question: `usable_bytes` is what one of them offers an engine."""
+
+    name: str
+    vendor: str
+    count: int
+    usable_bytes: RangeDoc
+    evidence: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelDoc:
+    """How the model is spread over the GPUs."""
+
+    tensor: int
+    pipeline: int
+    data: int
+    expert: int
+
+
+@dataclass(frozen=True, slots=True)
+class UseDoc:
+    """One use of a GPU's memory, with its evidence and its rule."""
+
+    name: str
+    low: int
+    high: int
+    evidence: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetDoc:
+    """One rank's memory. `room` is what `usable_bytes` leaves for the cache; a part that the engine lacks is null."""
+
+    total_bytes: RangeDoc
+    usable_bytes: RangeDoc
+    usable_why: str
+    weights: RangeDoc
+    cache_bytes: int
+    room: RangeDoc
+    activations: RangeDoc | None
+    non_torch: RangeDoc | None
+    cuda_graphs: RangeDoc | None
+    reserve: RangeDoc | None
+    parts: list[UseDoc]
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceDoc:
+    """One change that makes it fit, computed: what it leaves free and what it costs."""
+
+    what: str
+    flags: str
+    headroom_bytes: RangeDoc
+    cost: str
+
+
+@dataclass(frozen=True, slots=True)
+class FitDoc:
+    """`kvsize fit`: the verdict on one rank, and what it stands on.
+
+    `verdict`: fits, tight (only at the kind end of the estimates), does_not_fit, unknown (with `reason`). `max_ctx` and
+    `max_batch` count what fits for certain. `solved` is what --solve asked for.
+    """
+
+    schema: Literal["kvsize.fit/1"]
+    verdict: Literal["fits", "tight", "does_not_fit", "unknown"]
+    reason: str | None
+    model: ModelDoc
+    engine: EngineDoc
+    workload: WorkloadDoc
+    kv_dtype: FormatDoc
+    gpu: DeviceDoc
+    parallel: ParallelDoc
+    cache: CacheDoc
+    budget: BudgetDoc | None
+    headroom_bytes: RangeDoc | None
+    max_ctx: int | None
+    max_batch: int | None
+    solved: dict[str, Any] | None
+    advice: list[AdviceDoc]
+    assumptions: list[str]
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class ErrorDoc:
     """An error under --json: one line on standard error."""
 
@@ -247,6 +343,7 @@ DOCUMENTS: dict[str, type[Any]] = {
     "size": SizeDoc,
     "layers": LayersDoc,
     "models": ModelsDoc,
+    "fit": FitDoc,
     "error": ErrorDoc,
 }
 

@@ -18,6 +18,7 @@ from kvsize.errors import KvsizeError
 # name -> (module, one line for --help). `kvsize MODEL` is `kvsize size MODEL`.
 COMMANDS: dict[str, tuple[str, str]] = {
     "size": ("kvsize.cli.size", "Bytes of a model's KV cache: the main job, and the default command."),
+    "fit": ("kvsize.cli.fit", "Will it fit on this GPU? The exit code is the answer."),
     "layers": ("kvsize.cli.layers", "What each layer keeps, and the config keys it comes from."),
     "models": ("kvsize.cli.models", "The bundled catalogue, and every architecture kvsize knows."),
     "schema": ("kvsize.cli.schema", "The JSON Schema of a document."),

@@ -16,6 +16,7 @@ MODULES: Mapping[str, str] = {
     "SizeDoc": "kvsize.tables.size",
     "LayersDoc": "kvsize.tables.layers",
     "ModelsDoc": "kvsize.tables.models",
+    "FitDoc": "kvsize.tables.fit",
 }
 
 

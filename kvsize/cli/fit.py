@@ -1,0 +1,225 @@
+"""`kvsize fit MODEL --gpu h100`: the gate. The exit code is the answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from kvsize.cli.engine_flags import with_engine_flags
+from kvsize.cli.options import (
+    AsJson,
+    Format,
+    Model,
+    Offline,
+    OutputFormat,
+    Refresh,
+    Revision,
+    parse_bytes,
+    parse_tokens,
+)
+from kvsize.cli.parsing import Command
+from kvsize.cli.size import DEFAULT_CTX, engine_settings, parse_encoder, parse_kv_dtype
+from kvsize.engines import Workload
+from kvsize.errors import UsageError
+from kvsize.fit import LAYERWISE, POOLED, Case, Layout, Outcome
+from kvsize.gpus import GpuSet
+
+SOLVE = ("ctx", "batch", "gpus", "kv-dtype")
+EMIT = ("vllm", "sglang", "llama.cpp", "trtllm", "k8s", "github-action")
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(cls=Command)
+@with_engine_flags
+def fit(
+    model: Model,
+    gpu: Annotated[str, typer.Option("--gpu", metavar="GPU", help="h100, 4xh100, 24GiB, auto …")],
+    ctx: Annotated[str, typer.Option("--ctx", metavar="TOKENS", help="Tokens of one request.")] = "",
+    batch: Annotated[int, typer.Option("--batch", metavar="N", help="Concurrent sequences.")] = 1,
+    engine: Annotated[str, typer.Option("--engine", metavar="NAME", help="NAME or NAME@VERSION.")] = "vllm",
+    kv_dtype: Annotated[str, typer.Option("--kv-dtype", "--kv-cache-dtype", metavar="FORMAT")] = "auto",
+    encoder_ctx: Annotated[str | None, typer.Option("--encoder-ctx", metavar="TOKENS")] = None,
+    weights: Annotated[str | None, typer.Option("--weights", metavar="BYTES", help="Instead of what is known.")] = None,
+    exact_weights: Annotated[bool, typer.Option("--exact-weights", help="Read every shard's header.")] = False,
+    dp: Annotated[int, typer.Option("--dp", metavar="N", help="Replicas.")] = 1,
+    ep: Annotated[int, typer.Option("--ep", metavar="N", help="Ranks that split the experts.")] = 1,
+    gpu_memory_utilization: Annotated[float | None, typer.Option("--gpu-memory-utilization", metavar="SHARE")] = None,
+    mem_fraction_static: Annotated[float | None, typer.Option("--mem-fraction-static", metavar="SHARE")] = None,
+    max_num_seqs: Annotated[int | None, typer.Option("--max-num-seqs", metavar="N")] = None,
+    enforce_eager: Annotated[bool, typer.Option("--enforce-eager", help="No CUDA graphs.")] = False,
+    activations: Annotated[str | None, typer.Option("--activations", metavar="BYTES", help="As measured.")] = None,
+    cuda_graphs: Annotated[str | None, typer.Option("--cuda-graphs", metavar="BYTES", help="As measured.")] = None,
+    non_torch: Annotated[str | None, typer.Option("--non-torch", metavar="BYTES", help="As measured.")] = None,
+    reserve: Annotated[str | None, typer.Option("--reserve", metavar="BYTES", help="Keep this free.")] = None,
+    accept_tight: Annotated[bool, typer.Option("--accept-tight", help="Exit 0 for a tight fit too.")] = False,
+    solve: Annotated[str | None, typer.Option("--solve", metavar="WHAT", help=", ".join(SOLVE))] = None,
+    emit_for: Annotated[str | None, typer.Option("--emit", metavar="WHAT", help=", ".join(EMIT))] = None,
+    revision: Revision = None,
+    refresh: Refresh = False,
+    offline: Offline = False,
+    as_json: AsJson = False,
+    output: OutputFormat = Format.table,
+    **settings: Any,
+) -> None:
+    """Will it fit? Exit 0: yes. Exit 1: no, or not for certain, or unknown."""
+    from kvsize.advice import advise
+    from kvsize.build_fit import fit_doc
+    from kvsize.cli.output import emit, write
+    from kvsize.fit import evaluate
+    from kvsize.gpus import select
+    from kvsize.source import load
+
+    chosen(solve, SOLVE, "--solve")
+    chosen(emit_for, EMIT, "--emit")
+    files = load(model, revision=revision, refresh=refresh, offline=offline)
+    overrides = {"activations": activations, "cuda_graphs": cuda_graphs, "non_torch": non_torch, "reserve": reserve}
+    launch = {
+        "gpu_memory_utilization": gpu_memory_utilization,
+        "mem_fraction_static": mem_fraction_static,
+        "max_num_seqs": max_num_seqs,
+        "enforce_eager": enforce_eager,
+        "overrides": {name: measured(value, name) for name, value in overrides.items() if value is not None},
+    }
+    case = make_case(
+        files,
+        select(gpu),
+        engine,
+        workload_of(ctx, batch, kv_dtype, encoder_ctx),
+        settings,
+        launch,
+        (dp, ep),
+        weight_options=(weights, exact_weights, offline),
+    )
+    outcome = evaluate(case)
+    if emit_for is not None:
+        from kvsize.launch import script
+
+        write(script(emit_for, files.id, outcome))
+        raise typer.Exit(exit_code(outcome, accept_tight))
+    document = fit_doc(files, outcome, advise(outcome), solution(solve, outcome))
+    emit(document, Format.json if as_json else output)
+    raise typer.Exit(exit_code(outcome, accept_tight))
+
+
+def exit_code(outcome: Outcome, accept_tight: bool) -> int:
+    """0 only for a fit that is certain, or a tight one that the caller accepts."""
+    return 0 if outcome.verdict == "fits" or (accept_tight and outcome.verdict == "tight") else 1
+
+
+def chosen(value: str | None, known: tuple[str, ...], flag: str) -> None:
+    """Refuse a word that is none of the choices."""
+    if value is not None and value not in known:
+        raise UsageError(f"{flag} takes one of {', '.join(known)}", got=value)
+
+
+def measured(text: str, name: str) -> int:
+    """A figure that replaces an estimate."""
+    return 0 if text == "0" else parse_bytes(text, "--" + name.replace("_", "-"))
+
+
+def workload_of(ctx: str, batch: int, kv_dtype: str, encoder_ctx: str | None) -> Workload:
+    """The workload of the flags."""
+    k_format, v_format = parse_kv_dtype(kv_dtype)
+    tokens = parse_tokens(ctx) if ctx else DEFAULT_CTX
+    return Workload(tokens, batch, k_format, v_format, None if encoder_ctx is None else parse_encoder(encoder_ctx))
+
+
+def make_case(
+    files: Any,
+    gpus: GpuSet,
+    engine: str,
+    workload: Workload,
+    settings: dict[str, Any],
+    launch: dict[str, Any],
+    replicas: tuple[int, int],
+    weight_options: tuple[str | None, bool, bool],
+) -> Case:
+    """Everything that evaluate needs, read from a model and the flags.
+
+    Raises:
+        UsageError: the layout does not use the GPUs that are named.
+    """
+    from kvsize.architectures import geometry as geometry_of
+    from kvsize.budget import Launch
+    from kvsize.shape import model_shape
+    from kvsize.weights import weights_of
+
+    geometry = geometry_of(files.config)
+    name = engine.partition("@")[0]
+    layout = layout_of(name, gpus.count, settings, *replicas)
+    if name in POOLED and layout.tensor > 1:
+        settings = {**settings, "tensor_parallel_size": layout.tensor}
+    name, options = engine_settings(engine, settings)
+    given, exact, offline = weight_options
+    return Case(
+        geometry=geometry,
+        shape=model_shape(files.config, len(geometry.layers)),
+        config=files.config,
+        weights=weights_of(
+            files, given=None if given is None else parse_bytes(given, "--weights"), exact=exact, offline=offline
+        ),
+        gpus=gpus,
+        engine=name,
+        options=options,
+        workload=workload,
+        launch=Launch(
+            version=version_of(options.version),
+            tensor_parallel_size=layout.tensor,
+            pipeline_parallel_size=layout.pipeline,
+            max_num_batched_tokens=settings.get("max_num_batched_tokens"),
+            **launch,
+        ),
+        layout=layout,
+    )
+
+
+def version_of(text: str) -> tuple[int, int]:
+    """Major and minor of an engine's version, for rules that changed; builds count as the newest."""
+    parts = text.split(".")
+    numbers = [int(part) for part in parts[:2] if part.isdigit()]
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else (999, 0)
+
+
+def layout_of(engine: str, count: int, settings: dict[str, Any], dp: int, ep: int) -> Layout:
+    """How the GPUs are used: by default all of them split heads.
+
+    Raises:
+        UsageError: ranks and GPUs do not match.
+    """
+    pipeline = settings.get("pipeline_parallel_size") or 1
+    tensor = settings.get("tensor_parallel_size")
+    if dp < 1 or ep < 1 or pipeline < 1 or (tensor is not None and tensor < 1):
+        raise UsageError("ranks are counted from 1")
+    if engine in LAYERWISE:
+        if dp * ep * pipeline * (tensor or 1) > 1:
+            raise UsageError(
+                f"{engine} spreads layers over the GPUs by itself; --tp, --pp, --dp and --ep mean nothing to it"
+            )
+        return Layout()
+    if tensor is None:
+        if count % (pipeline * dp):
+            raise UsageError(f"{count} GPUs are no multiple of {pipeline * dp} (stages x replicas)")
+        tensor = count // (pipeline * dp)
+    layout = Layout(tensor, pipeline, dp, ep)
+    if layout.ranks != count:
+        raise UsageError(
+            f"the layout takes {layout.ranks} GPUs, --gpu names {count}",
+            hint=f"Say --gpu {layout.ranks}x…, or other ranks.",
+        )
+    return layout
+
+
+def solution(solve: str | None, outcome: Outcome) -> dict[str, Any] | None:
+    """What --solve asked for."""
+    if solve is None:
+        return None
+    found = outcome.answer
+    if solve == "ctx":
+        return {"ctx": found.max_tokens if found else None}
+    if solve == "batch":
+        return {"batch": found.max_sequences if found else None}
+    from kvsize.solve import fewest_gpus, widest_format
+
+    return {"gpus": fewest_gpus(outcome.case)} if solve == "gpus" else {"kv_dtype": widest_format(outcome.case)}
