@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 from kvsize.engines import Evidence
 from kvsize.errors import UnsupportedError, UsageError
@@ -147,7 +148,7 @@ def vllm(shape: ModelShape, machine: Machine, weights: Part, launch: Launch) -> 
         share = 0.92 if launch.version >= (0, 20) else 0.9
     if not 0 < share <= 1:
         raise UsageError("--gpu-memory-utilization is a share between 0 and 1", got=str(share))
-    usable = Range(int(machine.total.low * share), -int(-machine.total.high * share))
+    usable = Range(ceil(machine.total.low * share), ceil(machine.total.high * share))
     if machine.free is not None and machine.free < usable.low:
         raise UnsupportedError(
             f"vLLM does not start: it wants {usable.low / GIB:.2f} GiB, and {machine.free / GIB:.2f} GiB are free",

@@ -97,12 +97,12 @@ def evaluate(case: Case) -> Outcome:
         case.workload.tokens,
         per_replica,
         holds=lambda tokens, sequences, left: holds(case, tokens, sequences, left),
-        room=lambda tokens, _sequences: drawn(case, share, tokens).room,
+        room=lambda tokens, sequences: drawn(case, share, tokens, sequences).room,
         max_tokens=case.geometry.max_tokens or 2**24,
     )
     found = answer(question)
     found = replace(found, max_sequences=found.max_sequences * case.layout.data)
-    return Outcome(case, size, drawn(case, share, case.workload.tokens), found, need)
+    return Outcome(case, size, drawn(case, share, case.workload.tokens, per_replica), found, need)
 
 
 def on_one_replica(case: Case) -> int:
@@ -146,8 +146,8 @@ def weights_on_a_rank(case: Case, weights: Weights) -> Part:
     return Part("weights", share, "exact" if known else weights.evidence, weights.source)
 
 
-def drawn(case: Case, weights: Part, tokens: int) -> Budget:
-    """The engine's budget for requests of that length."""
+def drawn(case: Case, weights: Part, tokens: int, sequences: int) -> Budget:
+    """The engine's budget for that many requests of that length."""
     gpu = case.gpus.gpu
     devices = case.gpus.count if case.engine in LAYERWISE else 1
     machine = Machine(
@@ -158,7 +158,7 @@ def drawn(case: Case, weights: Part, tokens: int) -> Budget:
     )
     launch = case.launch
     if case.engine == "transformers" and launch.max_num_batched_tokens is None:
-        launch = replace(launch, max_num_batched_tokens=tokens * on_one_replica(case))
+        launch = replace(launch, max_num_batched_tokens=tokens * sequences)
     return budget(case.engine, case.shape, machine, weights, launch)
 
 

@@ -38,7 +38,7 @@ def vllm(model: str, case: Case) -> Words:
         {
             "--gpu-memory-utilization": case.launch.gpu_memory_utilization,
             "--max-num-batched-tokens": case.launch.max_num_batched_tokens,
-            "--decode-context-parallel-size": getattr(case.options, "decode_context_parallel_size", None),
+            "--decode-context-parallel-size": _beyond_one(case, "decode_context_parallel_size"),
             "--block-size": getattr(case.options, "block_size", None),
         }
     )
@@ -141,6 +141,11 @@ def _format(case: Case, flag: str) -> Words:
 
 def _given(settings: Mapping[str, object]) -> Words:
     return [word for flag, value in settings.items() if value is not None for word in (flag, str(value))]
+
+
+def _beyond_one(case: Case, field: str) -> int | None:
+    value: int | None = getattr(case.options, field, None)
+    return value if value and value > 1 else None
 
 
 def _switch(case: Case, field: str, flag: str) -> Words:

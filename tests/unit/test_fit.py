@@ -1,0 +1,223 @@
+"""fit: verdicts, capacities that the next value above breaks, advice that was computed, commands that parse back."""
+
+import json
+import shlex
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvsize.advice import advise
+from kvsize.architectures import geometry
+from kvsize.budget import GIB, Launch, Machine, Part, budget
+from kvsize.cli.fit import layout_of, make_case
+from kvsize.engines import Workload
+from kvsize.errors import UnsupportedError, UsageError
+from kvsize.fit import Layout, drawn, evaluate, holds, weights_on_a_rank
+from kvsize.gpus import select
+from kvsize.launch import check, script
+from kvsize.ranges import Range, exactly
+from kvsize.shape import ModelShape, model_shape
+from kvsize.solve import fewest_gpus, widest_format
+from kvsize.source import load
+
+NOTHING = {"overrides": {}}
+
+
+def case(model, gpu, engine="vllm", tokens=32_768, sequences=1, kv="auto", settings=None, weights=None, launch=None):
+    files = load(model, offline=True)
+    return make_case(
+        files,
+        select(gpu),
+        engine,
+        Workload(tokens, sequences, kv, kv),
+        settings or {},
+        launch or NOTHING,
+        (1, 1),
+        (weights, False, True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "tokens", "verdict"),
+    [
+        ("meta-llama/Llama-3.1-8B", "h100", 32_768, "fits"),
+        ("meta-llama/Llama-3.1-70B", "h100", 8192, "does_not_fit"),
+        ("meta-llama/Llama-3.1-70B", "4xh100", 32_768, "fits"),
+    ],
+)
+def test_verdicts(model, gpu, tokens, verdict):
+    assert evaluate(case(model, gpu, tokens=tokens)).verdict == verdict
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "transformers"])
+@given(tokens=st.sampled_from([512, 5000, 32_768]), sequences=st.sampled_from([1, 3, 16]))
+@settings(max_examples=4, deadline=None)
+def test_one_token_or_sequence_more_does_not_fit(engine, tokens, sequences):
+    asked = case("google/gemma-2-9b", "l40s", engine, tokens, sequences)
+    found = evaluate(asked).answer
+    share = weights_on_a_rank(asked, asked.weights)
+
+    def fits(tokens, sequences):
+        grown = replace(asked, workload=replace(asked.workload, tokens=tokens, sequences=sequences))
+        left = drawn(grown, share, tokens, sequences).room.low
+        return left > 0 and holds(grown, tokens, sequences, left)
+
+    assert fits(found.max_tokens, sequences)
+    assert found.max_tokens == asked.geometry.max_tokens or not fits(found.max_tokens + 1, sequences)
+    if found.max_sequences:
+        assert fits(tokens, found.max_sequences)
+        assert not fits(tokens, found.max_sequences + 1)
+
+
+def test_tight_is_only_the_kind_end():
+    asked = case("meta-llama/Llama-3.1-8B", "h100", sequences=1)
+    most = evaluate(asked).answer.max_sequences
+    verdicts = [
+        evaluate(replace(asked, workload=replace(asked.workload, sequences=n))).verdict for n in range(most, most + 3)
+    ]
+    assert verdicts[0] == "fits"
+    assert "fits" not in verdicts[1:]
+
+
+def test_unknown_weights_are_said_and_never_guessed():
+    files = load("Qwen/Qwen3-8B-FP8", offline=True)
+    assert files.weight_bytes is None
+    outcome = evaluate(case("Qwen/Qwen3-8B-FP8", "h100"))
+    assert (outcome.verdict, outcome.budget, outcome.headroom) == ("unknown", None, None)
+    assert evaluate(case("Qwen/Qwen3-8B-FP8", "h100", weights="9GiB")).verdict == "fits"
+
+
+# -- advice ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_piece_of_advice_fits_when_followed():
+    outcome = evaluate(case("meta-llama/Llama-3.1-70B", "h100", tokens=8192))
+    found = advise(outcome)
+    assert found
+    assert all(entry.headroom.low > 0 for entry in found)
+    assert any(entry.flags == "--gpu 4xh100" for entry in found)
+
+
+def test_fewer_sequences_are_named_to_the_last_one():
+    asked = case("meta-llama/Llama-3.1-8B", "h100", sequences=500)
+    [fewer] = [entry for entry in advise(evaluate(asked)) if entry.flags.startswith("--batch")]
+    count = int(fewer.flags.split()[1])
+    assert evaluate(replace(asked, workload=replace(asked.workload, sequences=count))).verdict == "fits"
+    assert evaluate(replace(asked, workload=replace(asked.workload, sequences=count + 1))).verdict != "fits"
+
+
+def test_nothing_is_advised_where_it_fits():
+    assert advise(evaluate(case("meta-llama/Llama-3.1-8B", "h100"))) == []
+
+
+# -- solving -----------------------------------------------------------------------------------------------------------
+
+
+def test_fewest_gpus_over_the_whole_table():
+    found = fewest_gpus(case("meta-llama/Llama-3.1-70B", "h100", tokens=8192))
+    assert found["h100"] == 4
+    assert found["b200"] == 1
+    assert "t4" not in found or found["t4"] == 16
+
+
+def test_the_widest_format_that_fits():
+    asked = case("meta-llama/Llama-3.1-8B", "h100", sequences=20)
+    assert evaluate(asked).verdict != "fits"
+    assert widest_format(asked) == "fp8"
+
+
+# -- layouts -----------------------------------------------------------------------------------------------------------
+
+
+def test_all_gpus_split_heads_by_default():
+    assert layout_of("vllm", 8, {}, 1, 1) == Layout(8)
+    assert layout_of("vllm", 8, {"pipeline_parallel_size": 2}, 2, 1) == Layout(2, 2, 2)
+    assert layout_of("llama.cpp", 8, {}, 1, 1) == Layout()
+
+
+@pytest.mark.parametrize(
+    ("count", "given", "dp", "message"),
+    [(3, {"pipeline_parallel_size": 2}, 1, "no multiple"), (4, {"tensor_parallel_size": 2}, 1, "takes 2 GPUs")],
+)
+def test_layouts_that_do_not_add_up(count, given, dp, message):
+    with pytest.raises(UsageError, match=message):
+        layout_of("vllm", count, given, dp, 1)
+
+
+def test_heads_that_do_not_divide_are_refused_as_the_engine_does():
+    with pytest.raises(UnsupportedError):
+        evaluate(case("meta-llama/Llama-3.1-8B", "3xh100"))
+
+
+# -- budgets -----------------------------------------------------------------------------------------------------------
+
+SHAPE = ModelShape(32, 4096, 128_256, 14_336, moe=False, multimodal=False)
+WEIGHTS = Part("weights", exactly(15 * GIB), "exact", "")
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "llama.cpp", "transformers", "mlx"])
+def test_what_is_given_replaces_what_is_estimated(engine):
+    machine = Machine(exactly(80 * GIB))
+    guessed = budget(engine, SHAPE, machine, WEIGHTS, Launch())
+    known = {"activations": GIB, "non_torch": GIB // 4, "cuda_graphs": 0, "reserve": GIB}
+    told = budget(engine, SHAPE, machine, WEIGHTS, Launch(overrides=known))
+    assert told.room.width <= guessed.room.width
+    assert {part.bytes for part in told.parts if part.name == "reserve"} == {exactly(GIB)}
+    assert all(part.bytes == exactly(known[part.name]) for part in told.parts if part.name in known)
+
+
+def test_what_others_hold_is_not_free():
+    machine = Machine(exactly(80 * GIB), free=30 * GIB)
+    assert budget("llama.cpp", SHAPE, machine, WEIGHTS, Launch()).room.high < 15 * GIB
+    with pytest.raises(UnsupportedError, match="vLLM does not start"):
+        budget("vllm", SHAPE, machine, WEIGHTS, Launch())
+
+
+def test_a_share_is_a_share():
+    with pytest.raises(UsageError, match="between 0 and 1"):
+        budget("vllm", SHAPE, Machine(exactly(GIB)), WEIGHTS, Launch(gpu_memory_utilization=92))
+
+
+def test_widths_of_a_mixture_count_the_experts_visited():
+    raw = load("deepseek-ai/DeepSeek-V3", offline=True).config
+    shape = model_shape(raw, len(geometry(raw).layers))
+    assert shape.moe
+    assert shape.mlp == 2048 * (8 + 1)
+
+
+# -- hand-over ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_vllm_command_realises_the_plan():
+    outcome = evaluate(case("meta-llama/Llama-3.1-70B", "4xh100", sequences=12, kv="fp8"))
+    words = shlex.split(script("vllm", "meta-llama/Llama-3.1-70B", outcome).replace("\\\n", " "))
+    assert words[:3] == ["vllm", "serve", "meta-llama/Llama-3.1-70B"]
+    flags = dict(zip(words[3::2], words[4::2], strict=True))
+    assert flags == {
+        "--max-model-len": "32768",
+        "--max-num-seqs": "12",
+        "--tensor-parallel-size": "4",
+        "--kv-cache-dtype": "fp8",
+    }
+
+
+def test_a_command_for_another_engine_is_refused():
+    outcome = evaluate(case("meta-llama/Llama-3.1-8B", "h100"))
+    with pytest.raises(UnsupportedError, match="this plan is for vllm"):
+        script("sglang", "meta-llama/Llama-3.1-8B", outcome)
+
+
+@pytest.mark.parametrize("target", ["k8s", "github-action"])
+def test_the_check_before_a_rollout_asks_the_same_question(target):
+    outcome = evaluate(case("meta-llama/Llama-3.1-70B", "4xh100", sequences=12))
+    words = check("meta-llama/Llama-3.1-70B", outcome.case)
+    assert shlex.join(words) in script(target, "meta-llama/Llama-3.1-70B", outcome)
+    assert json.dumps(words).count("4xh100") == 1
+
+
+def test_room_is_a_range_that_parts_explain():
+    drawn_up = budget("vllm", SHAPE, Machine(Range(79 * GIB, 80 * GIB)), WEIGHTS, Launch())
+    assert drawn_up.room.low == drawn_up.usable.low - sum(part.bytes.high for part in drawn_up.parts)
+    assert drawn_up.room.high == drawn_up.usable.high - sum(part.bytes.low for part in drawn_up.parts)
