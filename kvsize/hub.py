@@ -1,4 +1,4 @@
-"""One GET: a model's config.json from the Hub, bounded in bytes and time. Nothing is stored, nothing is run.
+"""One GET: a config.json, a listing or a part of a file from the Hub, bounded in bytes and time. Nothing is stored.
 
 urllib, not huggingface_hub's session: that is a requests.Session in 0.34, an httpx.Client in 1.x and an
 httpx2.Client in 2.4 (utils/_http.py get_session); and hf_hub_download asks twice (HEAD, GET). The token comes
@@ -54,7 +54,7 @@ _REFUSALS: dict[str | int, tuple[str, str, str]] = {
     ),
     "EntryNotFound": (
         "not_found",
-        "the repository exists but holds no config.json",
+        "the repository exists but holds no {file}",
         "GGUF-only and adapter (LoRA) repositories have none: name the base model, or see {page}/tree/main.",
     ),
     # The Hub says 401 for what is missing as for what is private (same file, "401 is misleading").
@@ -67,6 +67,7 @@ _REFUSALS: dict[str | int, tuple[str, str, str]] = {
     404: ("not_found", "nothing is there", "Check the spelling, and HF_ENDPOINT if you use a mirror."),
     407: ("unreachable", "the proxy wants a login", "Set HTTPS_PROXY=http://user:password@host:port."),
     429: ("rate_limited", "too many requests{wait}", "Wait, then try again; logged in, the limit is higher."),
+    200: ("broken", "the server sends whole files where a part was asked for", _SETTINGS),
     300: ("broken", "the server redirects without end or to nowhere", _SETTINGS),
     500: ("server", "the Hub has an error of its own", f"Try again later. {_BEHIND}"),
 }
@@ -78,7 +79,7 @@ _Get = Callable[[str], http.client.HTTPResponse]
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The bytes of one config.json, their commit (None if not said), and the URL, renames followed."""
+    """The bytes that were asked for, their commit (None if not said), and the URL, renames followed."""
 
     data: bytes
     commit: str | None
@@ -90,6 +91,8 @@ class _Ask:
     endpoint: str
     repo: str
     revision: str
+    file: str = "config.json"  # "": the listing
+    part: tuple[int, int] | None = None  # first byte and how many
 
     @property
     def page(self) -> str:
@@ -97,7 +100,25 @@ class _Ask:
 
     @property
     def url(self) -> str:
-        return f"{self.page}/resolve/{quote(self.revision, safe='')}/config.json"
+        revision = quote(self.revision, safe="")
+        if not self.file:
+            return f"{self.endpoint}/api/models/{self.repo}/revision/{revision}?blobs=true"
+        return f"{self.page}/resolve/{revision}/{quote(self.file)}"
+
+    @property
+    def name(self) -> str:
+        return self.file or "the list of its files"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        headers = {"User-Agent": "kvsize", "Accept-Encoding": "identity"}
+        if self.part is not None:
+            headers["Range"] = f"bytes={self.part[0]}-{self.part[0] + self.part[1] - 1}"
+        return headers
+
+    @property
+    def max_bytes(self) -> int:
+        return MAX_BYTES if self.part is None else self.part[1]
 
 
 def fetch_config(endpoint: str, repo_id: str, revision: str) -> Fetched:
@@ -106,7 +127,23 @@ def fetch_config(endpoint: str, repo_id: str, revision: str) -> Fetched:
     `repo_id` and `revision` must be checked before: they become a URL. The token goes to the endpoint only.
     Errors: SourceError with the reason; UsageError for an environment variable that means nothing.
     """
-    ask = _Ask(endpoint, repo_id, revision)
+    return _get(_Ask(endpoint, repo_id, revision))
+
+
+def fetch_listing(endpoint: str, repo_id: str, revision: str) -> Fetched:
+    """Fetch what the Hub's API says of a model: its files with their sizes, parameters by dtype. At most MAX_BYTES.
+
+    Bounds, token and errors as fetch_config.
+    """
+    return _get(_Ask(endpoint, repo_id, revision, file=""))
+
+
+def fetch_part(endpoint: str, repo_id: str, revision: str, file: str, start: int, count: int) -> Fetched:
+    """Fetch `count` bytes of a file from byte `start` on; fewer if it ends before. Else as fetch_config."""
+    return _get(_Ask(endpoint, repo_id, revision, file, (start, count)))
+
+
+def _get(ask: _Ask) -> Fetched:
     silence = _timeout()
     seconds = max(TOTAL_SECONDS, silence)
     end = time.monotonic() + seconds
@@ -134,7 +171,7 @@ def _fetch(ask: _Ask, silence: float, end: float) -> Fetched:
     opener = _opener(ask)
 
     def get(url: str) -> http.client.HTTPResponse:
-        headers = {"User-Agent": "kvsize", "Accept-Encoding": "identity"}
+        headers = ask.headers
         if token and _origin(url) == _origin(ask.url):
             headers["Authorization"] = f"Bearer {token}"
         left = max(0.01, min(silence, end - time.monotonic()))
@@ -191,7 +228,7 @@ def _follow(ask: _Ask, get: _Get, end: float, *, logged_in: bool) -> Fetched:
             commit, status = commit or _commit(answer.headers), answer.status
             location = answer.headers.get("Location") if status in _REDIRECTS else None
             if location is None:
-                if status != 200:
+                if status != (200 if ask.part is None else 206):
                     raise _refused(status, answer.headers, ask, logged_in=logged_in)
                 return Fetched(_body(answer, ask, end), commit, page)
         url = _redirected(url, location, ask)
@@ -224,11 +261,11 @@ def _body(answer: http.client.HTTPResponse, ask: _Ask, end: float) -> bytes:
     data = bytearray()
     declared = answer.headers.get("Content-Length", "")
     expected = int(declared) if re.fullmatch(r"[0-9]{1,18}", declared) else None
-    if expected is not None and expected > MAX_BYTES:
+    if expected is not None and expected > ask.max_bytes:
         raise _too_large(ask)
     while chunk := answer.read1(1 << 16):
         data += chunk
-        if len(data) > MAX_BYTES:
+        if len(data) > ask.max_bytes:
             raise _too_large(ask)
         if time.monotonic() > end:
             raise TimeoutError
@@ -245,10 +282,10 @@ def _decoded(data: bytes, encoding: str, ask: _Ask) -> bytes:
         raise http.client.HTTPException(f"Content-Encoding {encoding[:20]!r}, asked for identity")
     unpacker = zlib.decompressobj(wbits=47)  # 32 + 15: zlib or gzip, told apart by the header
     try:
-        plain = unpacker.decompress(data, MAX_BYTES + 1)
+        plain = unpacker.decompress(data, ask.max_bytes + 1)
     except zlib.error as error:
         raise http.client.HTTPException(f"not {encoding}: {error}") from None
-    if len(plain) > MAX_BYTES:
+    if len(plain) > ask.max_bytes:
         raise _too_large(ask)
     if not unpacker.eof:
         raise http.client.IncompleteRead(data)
@@ -259,7 +296,7 @@ def _refused(status: int, headers: Message, ask: _Ask, *, logged_in: bool) -> So
     code = headers.get("X-Error-Code", "")
     key = next((key for key in (code, status, status // 100 * 100) if key in _REFUSALS), None)
     reason, what, hint = _REFUSALS[key] if key is not None else _ELSE
-    words = {"page": ask.page, "repo": ask.repo, "revision": ask.revision, "wait": _wait(headers)}
+    words = {"page": ask.page, "file": ask.name, "revision": ask.revision, "wait": _wait(headers)}
     words["login"] = _SENT if logged_in else _LOG_IN
     words["or_token"] = ", or your token is not valid" if logged_in else ""
     what, hint = what.format(**words), hint.format(**words)
@@ -304,7 +341,7 @@ def _failure(cause: Exception, ask: _Ask) -> SourceError:
 
 
 def _too_large(ask: _Ask) -> SourceError:
-    what = f"config.json is larger than {MAX_BYTES:,} bytes, which no model's is"
+    what = f"{ask.name} is larger than {ask.max_bytes:,} bytes, which no model's is"
     return SourceError(what, reason="too_large", where=ask.page, hint="Look at what the repository holds there.")
 
 

@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
-from kvsize.errors import SourceError, UnsupportedError, UsageError
+from kvsize.errors import SourceError, UsageError
 from kvsize.jsonfile import MAX_BYTES, parse, read_file, unreadable
 
 Origin = Literal["catalogue", "cache", "hub", "file", "stdin", "gguf"]
 
-_FORMS = "MODEL is org/name, org/name@revision, a Hub URL, a folder, a config.json, or `-` for standard input."
+_FORMS = (
+    "MODEL is org/name, org/name@revision, org/name:file.gguf, a Hub URL, a folder, a config.json, a .gguf, "
+    "or `-` for standard input."
+)
 _ONLINE = "Go online (no --offline, no HF_HUB_OFFLINE, no TRANSFORMERS_OFFLINE)"
 _HUB_HOSTS = {"huggingface.co", "www.huggingface.co", "hf.co"}
 _NOT_MODELS = {
@@ -38,6 +41,10 @@ _NOT_MODELS = {
 _WITH_REVISION = {"blob", "commit", "commits", "raw", "resolve", "tree"}
 # huggingface_hub@2.4.0 utils/_validators.py REPO_ID_REGEX, each part at most 96 long.
 _ID = re.compile(r"(\b[\w\-.]{1,96}\b/)?\b[\w\-.]{1,96}\b", re.ASCII)
+# org/name[@revision]:file.gguf, but no drive of Windows
+_HUB_FILE = re.compile(
+    r"(?P<id>(?!-)[\w\-./]{2,200}(?:@[^:\s]{1,200})?):(?!//)(?P<file>[\w\-./ +()]{1,300}\.gguf)", re.I | re.ASCII
+)
 # What git-check-ref-format(1) allows, and no more than a file name may hold.
 _REVISION = re.compile(r"(?![-./])[^\x00-\x20\x7f~^:?*\[\\]{1,200}(?<![./])")
 _TRUE = {"1", "ON", "YES", "TRUE"}  # huggingface_hub constants.py ENV_VARS_TRUE_VALUES
@@ -65,10 +72,12 @@ def load(model: str, *, revision: str | None = None, refresh: bool = False, offl
     `refresh` asks the Hub even if a copy is at hand; `offline` (or HF_HUB_OFFLINE=1) touches no network.
     Nothing that was fetched is stored: the Hugging Face cache is read, never written.
     Errors: UsageError for a MODEL or revision that means nothing, SourceError for one that cannot be read,
-    ConfigError for JSON that contradicts itself, UnsupportedError for GGUF.
+    ConfigError for JSON or a GGUF header that contradicts itself.
     """
     if offline and refresh:
         raise UsageError("--offline and --refresh contradict each other", hint="Keep one of them.")
+    if (hub_file := _HUB_FILE.fullmatch(model)) and not os.path.exists(model):  # noqa: PTH110  as _existing
+        return _from_hub_gguf(*hub_file.group("id", "file"), revision, offline=offline or offline_by_environment())
     path = None if model == "-" or "://" in model else _existing(model)
     if model == "-" or path is not None:
         if revision is not None:
@@ -79,7 +88,7 @@ def load(model: str, *, revision: str | None = None, refresh: bool = False, offl
         got = f"{named} in MODEL, --revision {revision}"
         raise UsageError("two revisions", got=got, hint="Keep one of them.")
     asked = named if revision is None else _checked_revision(revision)
-    return _from_id(repo_id, asked, refresh=refresh, offline=offline or _offline_by_environment())
+    return _from_id(repo_id, asked, refresh=refresh, offline=offline or offline_by_environment())
 
 
 # ---- forms
@@ -130,7 +139,8 @@ def _parse_page(parts: list[str], shown: str) -> tuple[str, str | None]:
     size = 4 if rest[1] == "refs" else 2
     revision, file = _checked_revision("/".join(rest[1:size])), "/".join(rest[size:])
     if file.lower().endswith(".gguf"):
-        raise _no_gguf(shown)
+        hint = f"Name it as {repo_id}@{revision}:{file}"
+        raise UsageError("a file of a repository, not the repository", got=repr(shown), hint=hint)
     if file not in {"", "config.json"}:
         hint = f"Did you mean {repo_id}@{revision}?"
         raise UsageError("only config.json at the root is read", got=repr(file), hint=hint)
@@ -162,7 +172,8 @@ def endpoint() -> str:
     return address
 
 
-def _offline_by_environment() -> bool:
+def offline_by_environment() -> bool:
+    """Whether HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE forbids the network."""
     # `or`, as in huggingface_hub constants.py: TRANSFORMERS_OFFLINE counts if the other is unset or empty.
     return (os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or "").upper() in _TRUE
 
@@ -325,7 +336,7 @@ def _from_path(model: str, path: Path) -> ModelFiles:
     if path.is_dir():
         path = _config_in(model, path)
     if path.suffix.lower() == ".gguf":
-        return _from_gguf(path)
+        return _from_gguf(model, path)
     return ModelFiles(model, parse(read_file(path), str(path)), "file", None, str(path))
 
 
@@ -355,15 +366,28 @@ def _folder_hint(folder: Path) -> str:
     return f"For the Hub's model of this name, give its URL: {endpoint()}/{folder.name}."
 
 
-def _from_gguf(path: Path) -> ModelFiles:
-    """Read a GGUF header. The place for kvsize.gguf, once it exists."""
-    raise _no_gguf(str(path))
+def _from_gguf(model: str, path: Path) -> ModelFiles:
+    from kvsize import gguf
+
+    found = gguf.load(path)
+    return ModelFiles(model, found.config, "gguf", None, str(path), found.weight_bytes)
 
 
-def _no_gguf(where: str) -> UnsupportedError:
-    hint = "Until then name the model it was made from: its config.json holds the same numbers."
-    what = "GGUF files cannot be read yet; they arrive with the llama.cpp engine"
-    return UnsupportedError(what, where=where, hint=hint)
+def _from_hub_gguf(named: str, file: str, revision: str | None, *, offline: bool) -> ModelFiles:
+    """Read the header of org/name:file.gguf, by ranged reads that are kept nowhere."""
+    from kvsize import gguf
+
+    repo_id, _, inside = named.partition("@")
+    if revision is not None and inside not in {"", revision}:
+        raise UsageError("two revisions", got=f"{inside} in MODEL, --revision {revision}", hint="Keep one of them.")
+    asked = revision or inside or "main"
+    if offline:
+        hint = f"{_ONLINE}, or give a .gguf file."
+        raise SourceError("files of a repository need the Hub, and this run is offline", reason="offline", hint=hint)
+    if any(part in {"", ".", ".."} for part in file.split("/")):
+        raise UsageError("not a file of a repository", got=repr(file[:200]), hint=_FORMS)
+    found = gguf.fetch(endpoint(), _checked_id(repo_id), _checked_revision(asked), file)
+    return ModelFiles(f"{repo_id}:{file}", found.config, "gguf", found.commit, file, found.weight_bytes)
 
 
 def _from_stdin() -> ModelFiles:
