@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from kvsize.engines import engine_options
 from kvsize.errors import KvsizeError
 from kvsize.fit import LAYERWISE, Case, Outcome, evaluate, with_layout, with_option
-from kvsize.geometry import Attention, Latent
+from kvsize.geometry import Attention, Latent, Sliding
 from kvsize.gpus import Gpu, GpuSet, table
 from kvsize.ranges import Range
 
@@ -39,7 +40,7 @@ def advise(outcome: Outcome) -> list[Advice]:
     if outcome.answer is None or outcome.verdict == "fits":
         return []
     found: list[Advice] = []
-    for attempt in (_formats, _placement, _less, _more_ranks, _larger_gpus):
+    for attempt in (_formats, _placement, _other_engine, _less, _larger_gpus, _more_ranks):
         found += attempt(outcome)
     return found[:SHOWN]
 
@@ -89,6 +90,18 @@ def _placement(outcome: Outcome) -> Iterator[Advice]:
         yield from tried(hybrid, "windows as windows", "--no-disable-hybrid-kv-cache-manager", "nothing")
 
 
+def _other_engine(outcome: Outcome) -> Iterator[Advice]:
+    """SGLang keeps the windows of most models in full; vLLM does not."""
+    case = outcome.case
+    windows = any(
+        isinstance(s, Attention) and isinstance(s.span, Sliding) for y in case.geometry.layers for s in y.stores
+    )
+    if case.engine == "sglang" and windows:
+        options = engine_options("vllm", {"tensor_parallel_size": case.layout.tensor})
+        moved = replace(case, engine="vllm", options=options, launch=replace(case.launch, version=(0, 33)))
+        yield from tried(moved, "vLLM, which keeps windows as windows", "--engine vllm", "another engine")
+
+
 def _less(outcome: Outcome) -> Iterator[Advice]:
     case, answer = outcome.case, outcome.answer
     if answer is None:
@@ -122,19 +135,29 @@ def _more_ranks(outcome: Outcome) -> Iterator[Advice]:
 
 
 def _larger_gpus(outcome: Outcome) -> Iterator[Advice]:
-    """The two next larger GPUs of the same vendor that do, in the same number."""
+    """The two next larger GPUs of the same vendor that do, in the same number or twice it."""
     case, now = outcome.case, outcome.case.gpus.gpu
     larger = sorted(
-        (gpu for gpu in table() if gpu.vendor == now.vendor and gpu.kind == "gpu" and gpu.usable.low > now.usable.high),
+        (gpu for gpu in table() if _larger(gpu, now)),
         key=lambda gpu: gpu.usable.low,
     )
     yield from _first(larger, 2, lambda gpu: _on(case, gpu))
 
 
+def _larger(gpu: Gpu, now: Gpu) -> bool:
+    return gpu.vendor == now.vendor and gpu.kind in (now.kind, "datacenter") and gpu.usable.low > now.usable.high
+
+
 def _on(case: Case, gpu: Gpu) -> list[Advice]:
-    count = case.gpus.count
-    moved = replace(case, gpus=GpuSet(gpu, count))
-    return list(tried(moved, f"{count} x {gpu.name}", f"--gpu {count}x{gpu.key}", "another GPU"))
+    for factor in (1, 2):
+        count = case.gpus.count * factor
+        moved = replace(case, gpus=GpuSet(gpu, count))
+        if factor > 1 and case.engine not in LAYERWISE:
+            moved = with_layout(replace(case, gpus=GpuSet(gpu, count)), case.layout.tensor * factor)
+        found = list(tried(moved, f"{count} x {gpu.name}", f"--gpu {count}x{gpu.key}", "another GPU"))
+        if found:
+            return found
+    return []
 
 
 def _first(gpus: list[Gpu], wanted: int, attempt: Callable[[Gpu], list[Advice]]) -> Iterator[Advice]:

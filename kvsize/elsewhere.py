@@ -49,11 +49,11 @@ def _one(
         size = module.size(geometry, workload, engine_options(name, settings))
     except KvsizeError as error:
         return Elsewhere(name, module.VERSION, None, error.what)
-    why = _why(geometry, workload, size, own, split=bool(settings))
-    return Elsewhere(name, size.version, size.total_bytes, why)
+    reason = why(geometry, workload, size, own, split=bool(settings))
+    return Elsewhere(name, size.version, size.total_bytes, reason)
 
 
-def _why(geometry: Geometry, workload: Workload, size: CacheSize, own: CacheSize, *, split: bool) -> str:
+def why(geometry: Geometry, workload: Workload, size: CacheSize, own: CacheSize, *, split: bool = False) -> str:
     """What the largest difference between two answers comes from."""
     if size.total_bytes == own.total_bytes:
         return "the same"

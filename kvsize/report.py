@@ -327,6 +327,90 @@ class FitDoc:
 
 
 @dataclass(frozen=True, slots=True)
+class ComparedDoc:
+    """One model in one engine. Null figures where the engine refuses (`refused` says why) or no budget was given."""
+
+    model: str
+    engine: str
+    version: str
+    evidence: Evidence | None
+    request_bytes: int | None
+    bytes_per_token: int | None
+    pool_tokens: int | None
+    pool_requests: float | None
+    why: str
+    refused: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CompareDoc:
+    """`kvsize compare`: models by engines, one request each; `kv_memory_bytes` is the budget of the pools."""
+
+    schema: Literal["kvsize.compare/1"]
+    ctx: int
+    batch: int
+    kv_memory_bytes: int | None
+    rows: list[ComparedDoc]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDoc:
+    """One device of the table: `key` is what --gpu takes, `usable_bytes` what torch sees of it."""
+
+    key: str
+    name: str
+    vendor: str
+    kind: str
+    memory: str
+    driver_bytes: int | None
+    usable_bytes: RangeDoc
+    bandwidth_bytes_per_second: int | None
+    bandwidth_source: str | None
+    capability: str | None
+    evidence: Evidence
+    source: str
+    aliases: list[str]
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessDoc:
+    """A process that holds memory of a device."""
+
+    pid: int
+    name: str
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveDoc:
+    """One device, or MIG instance, of this machine, as its driver reports it now."""
+
+    index: str
+    name: str
+    vendor: str
+    uuid: str | None
+    mig: bool
+    visible: bool
+    driver_bytes: int | None
+    usable_bytes: RangeDoc
+    free_bytes: int | None
+    capability: str | None
+    source: str
+    processes: list[ProcessDoc]
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class GpusDoc:
+    """`kvsize gpus`: the table, or with --live this machine's devices."""
+
+    schema: Literal["kvsize.gpus/1"]
+    gpus: list[GpuDoc]
+    devices: list[LiveDoc]
+
+
+@dataclass(frozen=True, slots=True)
 class ErrorDoc:
     """An error under --json: one line on standard error."""
 
@@ -344,6 +428,8 @@ DOCUMENTS: dict[str, type[Any]] = {
     "layers": LayersDoc,
     "models": ModelsDoc,
     "fit": FitDoc,
+    "compare": CompareDoc,
+    "gpus": GpusDoc,
     "error": ErrorDoc,
 }
 

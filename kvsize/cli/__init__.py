@@ -19,7 +19,9 @@ from kvsize.errors import KvsizeError
 COMMANDS: dict[str, tuple[str, str]] = {
     "size": ("kvsize.cli.size", "Bytes of a model's KV cache: the main job, and the default command."),
     "fit": ("kvsize.cli.fit", "Will it fit on this GPU? The exit code is the answer."),
+    "compare": ("kvsize.cli.compare", "Models by engines: one request, what a budget holds, and why they differ."),
     "layers": ("kvsize.cli.layers", "What each layer keeps, and the config keys it comes from."),
+    "gpus": ("kvsize.cli.gpus", "GPUs as their drivers and torch report them, and this machine's."),
     "models": ("kvsize.cli.models", "The bundled catalogue, and every architecture kvsize knows."),
     "schema": ("kvsize.cli.schema", "The JSON Schema of a document."),
 }

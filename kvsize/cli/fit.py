@@ -21,9 +21,11 @@ from kvsize.cli.options import (
 from kvsize.cli.parsing import Command
 from kvsize.cli.size import DEFAULT_CTX, engine_settings, parse_encoder, parse_kv_dtype
 from kvsize.engines import Workload
-from kvsize.errors import UsageError
+from kvsize.errors import SourceError, UsageError
 from kvsize.fit import LAYERWISE, POOLED, Case, Layout, Outcome
 from kvsize.gpus import GpuSet
+from kvsize.source import ModelFiles
+from kvsize.weights import UnknownWeights, Weights
 
 SOLVE = ("ctx", "batch", "gpus", "kv-dtype")
 EMIT = ("vllm", "sglang", "llama.cpp", "trtllm", "k8s", "github-action")
@@ -127,7 +129,7 @@ def workload_of(ctx: str, batch: int, kv_dtype: str, encoder_ctx: str | None) ->
 
 
 def make_case(
-    files: Any,
+    files: ModelFiles,
     gpus: GpuSet,
     engine: str,
     workload: Workload,
@@ -144,7 +146,6 @@ def make_case(
     from kvsize.architectures import geometry as geometry_of
     from kvsize.budget import Launch
     from kvsize.shape import model_shape
-    from kvsize.weights import weights_of
 
     geometry = geometry_of(files.config)
     name = engine.partition("@")[0]
@@ -157,9 +158,7 @@ def make_case(
         geometry=geometry,
         shape=model_shape(files.config, len(geometry.layers)),
         config=files.config,
-        weights=weights_of(
-            files, given=None if given is None else parse_bytes(given, "--weights"), exact=exact, offline=offline
-        ),
+        weights=known_weights(files, given, exact=exact, offline=offline),
         gpus=gpus,
         engine=name,
         options=options,
@@ -173,6 +172,19 @@ def make_case(
         ),
         layout=layout,
     )
+
+
+def known_weights(files: ModelFiles, given: str | None, *, exact: bool, offline: bool) -> Weights | UnknownWeights:
+    """The weights; a Hub that cannot be asked leaves them unknown, which is an answer too."""
+    from kvsize.weights import weights_of
+
+    stated = None if given is None else parse_bytes(given, "--weights")
+    try:
+        return weights_of(files, given=stated, exact=exact, offline=offline)
+    except SourceError as error:
+        if files.origin not in ("catalogue", "cache"):
+            raise
+        return UnknownWeights(f"nothing records the weights of {files.id}, and the Hub does not answer: {error.what}")
 
 
 def version_of(text: str) -> tuple[int, int]:

@@ -17,6 +17,8 @@ MODULES: Mapping[str, str] = {
     "LayersDoc": "kvsize.tables.layers",
     "ModelsDoc": "kvsize.tables.models",
     "FitDoc": "kvsize.tables.fit",
+    "GpusDoc": "kvsize.tables.gpus",
+    "CompareDoc": "kvsize.tables.compare",
 }
 
 
