@@ -74,3 +74,39 @@ def test_types_called_checked_are_those_with_plans():
     measured = {geometry(config).model_type for _, _, config, runs, _ in rows() if any("tokens" in run for run in runs)}
     derived = {"minimax_text_01"}  # worked out by the closed forms, never planned
     assert measured - derived == set(models.CHECKED)
+
+
+# -- what real servers printed -----------------------------------------------------------------------------------------
+
+
+def logged():
+    return [json.loads(line) for line in (TRUTH / "vllm-logs.jsonl").read_text().splitlines()[1:]]
+
+
+def reachable_blocks(row, probe):
+    """Numbers of blocks that the printed budget or concurrency, rounded to two decimals, leaves open."""
+    if "gib" in row:
+        low, high = ((row["gib"] + way * 0.005) * 2**30 / probe.bytes_per_block for way in (-1, 1))
+    else:
+        low, high = ((row["concurrency"] + way * 0.005) * probe.request_blocks for way in (-1, 1))
+    return range(int(low), int(high) + 1)
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=f"{row['model']}@{row['version']}") for row in logged()])
+def test_figures_of_real_servers_are_reproduced(row):
+    def at(memory):
+        settings = {**row["settings"], "version": row["version"], "kv_memory": memory}
+        workload = Workload(row["ctx"], 1, row["kv"], row["kv"])
+        return engine.size(geometry(row["config"]), workload, engine.Options(**settings)).pool
+
+    probe = at(2**50)
+    pools = [at(blocks * probe.bytes_per_block) for blocks in reachable_blocks(row, probe)]
+    printed = {(pool.tokens, f"{pool.max_concurrency:.2f}") for pool in pools}
+    assert any(
+        row.get("tokens", tokens) == tokens and f"{row.get('concurrency', float(concurrency)):.2f}" == concurrency
+        for tokens, concurrency in printed
+    )
+
+
+def test_every_log_is_there():
+    assert len(logged()) == 14

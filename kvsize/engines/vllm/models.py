@@ -47,7 +47,8 @@ STATES_OF_CLASS: Mapping[str, StateRule] = {"KimiK3ForConditionalGeneration": St
 # config.py MODELS_CONFIG_MAP: only these classes of that type look at mamba_ssm_dtype (MiniCPM-V 4.6 does not).
 READS_STATE_DTYPE = "Qwen3_5"
 # Types whose latent vLLM caches as such (is_deepseek_mla), with and without an indexer.
-MLA = ("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2", "kimi_linear", "longcat_flash")
+# mistral4 is published with a params.json, which vLLM reads as a deepseek_v3.
+MLA = ("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2", "kimi_linear", "longcat_flash", "mistral4")
 INDEXED = ("deepseek_v32", "glm_moe_dsa")
 EXPANDED_LATENT = ("minicpm3",)  # minicpm3.py caches all heads, V padded to K's width
 SHARING = ("gemma3n_text", "gemma4_text", "gemma4_unified_text")

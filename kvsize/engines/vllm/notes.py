@@ -29,7 +29,10 @@ def _ranks(geometry: Geometry, plan: Plan, setup: Setup) -> Iterator[str]:
         yield f"bytes are those of one of {setup.tp} tensor-parallel ranks; each holds as much"
     if setup.pp > 1:
         sizes = ", ".join(f"{stage.block_bytes:,}" for stage in plan.stages)
-        yield f"pipeline stages hold their own layers: {sizes} bytes a block; the stage with the largest sets the pool"
+        yield (
+            f"the total is that of one rank of each of the {setup.pp} pipeline stages together; a block takes {sizes} "
+            "bytes on them, and the largest sets the pool"
+        )
     kinds = {group.spec.kind for group in plan.groups}
     if setup.tp > 1 and "mla" in kinds and setup.dcp == 1:
         yield "the latent is one vector a token and lies whole on every tensor-parallel rank"
@@ -48,8 +51,8 @@ def _slots(plan: Plan) -> Iterator[str]:
     empty = sum(widest - len(group.caches) for group in plan.groups)
     if len(plan.groups) > 1 and empty:
         yield (
-            f"{len(plan.groups)} groups of {widest} layer slots share one pool of blocks; {empty} slots have no layer "
-            "and are paid for"
+            f"{len(plan.groups)} groups of {widest} layer slots share one pool of blocks; slots without a layer, which "
+            f"are paid for: {empty}"
         )
 
 
@@ -81,7 +84,7 @@ def _states(plan: Plan, setup: Setup, tokens: int) -> Iterator[str]:
         return
     blocks = request_blocks(group, tokens, setup)
     cached = " (prefix caching keeps more than the one in use)" if blocks > 1 + setup.speculative else ""
-    yield f"recurrent layers take {blocks} state blocks a request{cached}"
+    yield f"state blocks that each recurrent layer takes a request: {blocks}{cached}"
     attention = _first(plan, "full", "mla", "sliding")
     spec = group.spec
     if attention is not None and spec.page > spec.content:

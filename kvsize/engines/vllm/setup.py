@@ -151,13 +151,17 @@ def _prefix_caching(geometry: Geometry, rules: Release, options: Options) -> boo
 def _kv_format(geometry: Geometry, workload: Workload, given_device: str | None) -> tuple[Capability, KvFormat, str]:
     if workload.k_format != workload.v_format:
         raise UnsupportedError("vLLM keeps K and V in one format", hint="llama.cpp can mix formats.")
-    name = name_of(workload.k_format)
+    name, source = name_of(workload.k_format), "given"
+    if name == "auto" and geometry.kv_scheme is not None:
+        name, source = geometry.kv_scheme, "the checkpoint's own KV cache scheme"
     device = capability(given_device, name)
-    source = "given"
     if name == "auto":
         name, source = _auto(geometry, device)
+    asked = name
     if geometry.model_type in models.INDEXED:
         name = _indexed_name(name, source, device)
+    if name != asked:
+        source = f"what vLLM's sparse attention keeps for {asked}"
     kv = find(name, device)
     if geometry.model_type in models.IGNORES_KV_FORMAT:
         kv, source = KV_FORMATS[model_dtype(geometry)], "the model's dtype: vLLM's Falcon ignores --kv-cache-dtype"
@@ -165,15 +169,13 @@ def _kv_format(geometry: Geometry, workload: Workload, given_device: str | None)
 
 
 def _auto(geometry: Geometry, device: Capability) -> tuple[str, str]:
-    """torch_utils.py resolve_kv_cache_dtype_string; models/config.py GlmMoeDsaForCausalLM."""
-    if geometry.kv_scheme is not None:
-        return geometry.kv_scheme, "the checkpoint's own KV cache scheme"
+    """The model's dtype; models/config.py GlmMoeDsaForCausalLM has a default of its own."""
     if geometry.model_type == "glm_moe_dsa" and device[0] == 10:
         return "fp8_e4m3", "vLLM's default for GLM's sparse attention on compute capability 10"
     dtype = model_dtype(geometry)
     return (
         dtype,
-        "config" if geometry.dtype == dtype else f"vLLM computes in {dtype} where the config says nothing else",
+        "config" if geometry.dtype == dtype else f"vLLM computes in {dtype} where the config names no 16-bit dtype",
     )
 
 
