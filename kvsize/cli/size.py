@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,7 +23,7 @@ from kvsize.cli.options import (
     parse_tokens,
 )
 from kvsize.cli.parsing import Command
-from kvsize.engines import CacheSize, Workload, engine_options, load_engine
+from kvsize.engines import CacheSize, Overhead, Workload, engine_options, load_engine
 from kvsize.errors import UnsupportedError, UsageError
 from kvsize.geometry import Geometry
 from kvsize.report import CacheDoc, RowDoc
@@ -54,6 +54,16 @@ def size(
     encoder_ctx: Annotated[
         str | None, typer.Option("--encoder-ctx", metavar="TOKENS", help="Tokens of the encoder or the image.")
     ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option("--prompt", metavar="TOKENS", help="Tokens of the prompt; with --new, instead of --ctx."),
+    ] = None,
+    new: Annotated[
+        str | None, typer.Option("--new", metavar="TOKENS", help="Tokens generated; the last one is never cached.")
+    ] = None,
+    draft: Annotated[
+        str | None, typer.Option("--draft", metavar="MODEL", help="transformers: the assistant of assisted decoding.")
+    ] = None,
     revision: Revision = None,
     refresh: Refresh = False,
     offline: Offline = False,
@@ -71,11 +81,13 @@ def size(
     files = load(model, revision=revision, refresh=refresh, offline=offline)
     geometry = geometry_of(files.config)
     k_format, v_format = parse_kv_dtype(kv_dtype)
-    lengths, notes = context_lengths(ctx, geometry)
+    prompted = prompt_and_new(prompt, new, ctx)
+    lengths, notes = prompted[0] or context_lengths(ctx, geometry, settings.get("n_ctx"))
     encoder = None if encoder_ctx is None else parse_encoder(encoder_ctx)
-    workload = Workload(lengths[0], batch, k_format, v_format, encoder)
+    workload = Workload(lengths[0], batch, k_format, v_format, encoder, prompted[1])
     name, options = engine_settings(engine, settings)
-    answers = [measure(name, geometry, replace(workload, tokens=tokens), options) for tokens in lengths]
+    assistant = None if draft is None else assistant_of(draft, name, offline=offline)
+    answers = [measure(name, geometry, replace(workload, tokens=n), options, assistant) for n in lengths]
     sizes, rows = [answer for answer, _ in answers], [row for _, row in answers]
     document = size_doc(files, geometry, workload, sizes, rows, options=options, notes=notes)
     chosen = Format.json if as_json else output
@@ -83,9 +95,53 @@ def size(
     emit(document, chosen, extra=extra, exact=exact)
 
 
-def context_lengths(text: str, geometry: Geometry) -> tuple[list[int], tuple[str, ...]]:
-    """The lengths asked for, or a usual one; and what is worth saying about them."""
+Lengths = tuple[list[int], tuple[str, ...]]
+
+
+def prompt_and_new(prompt: str | None, new: str | None, ctx: str) -> tuple[Lengths | None, int | None]:
+    """What is cached after generating `new` tokens from a prompt, and the prompt; the last token is never fed back.
+
+    Raises:
+        UsageError: one of the two is missing, or --ctx says it too.
+    """
+    if prompt is None and new is None:
+        return None, None
+    if prompt is None or new is None or ctx:
+        raise UsageError("--prompt and --new go together, and stand for --ctx", hint="Say --prompt 4k --new 512.")
+    first, more = parse_tokens(prompt, "--prompt"), parse_tokens(new, "--new")
+    note = f"{first:,} prompt tokens and {more:,} generated ones: the cache lags the last one, so {first + more - 1:,}"
+    return ([first + more - 1], (note,)), first
+
+
+@dataclass(frozen=True, slots=True)
+class Assistant:
+    """The small model of assisted decoding, whose cache lies beside the other."""
+
+    id: str
+    geometry: Geometry
+
+
+def assistant_of(model: str, engine: str, *, offline: bool) -> Assistant:
+    """Load the assistant.
+
+    Raises:
+        UsageError: the engine has no assistants of this kind.
+    """
+    from kvsize.source import load
+
+    if engine != "transformers":
+        raise UsageError(f"--draft means nothing to {engine}", hint="Servers draft by --num-speculative-tokens.")
+    files = load(model, offline=offline)
+    return Assistant(files.id, geometry_of(files.config))
+
+
+def context_lengths(text: str, geometry: Geometry, n_ctx: int | None = None) -> tuple[list[int], tuple[str, ...]]:
+    """The lengths asked for, or an engine's own context, or a usual one; and what is worth saying about them."""
     most = geometry.max_tokens
+    if not text and n_ctx == 0 and most:  # llama.cpp: what the model was trained on
+        return [most], ()
+    if not text and n_ctx is not None and n_ctx > 0:
+        return [n_ctx], ()
     if not text:
         tokens = min(DEFAULT_CTX, most or DEFAULT_CTX)
         limit = f"; the model goes up to {most:,}" if most and most > tokens else ""
@@ -109,12 +165,27 @@ def beside(
     return Beside(single.cache if workload.sequences > 1 else None, tuple(others))
 
 
-def measure(engine: str, geometry: Geometry, workload: Workload, options: Any) -> tuple[CacheSize, RowDoc]:
-    """One engine's answer for one length, and the row that reports it with its slope."""
+def with_assistant(
+    engine: str, geometry: Geometry, workload: Workload, options: Any, beside: Assistant | None
+) -> CacheSize:
+    """The engine's answer, with the assistant's cache of the same tokens as a part of its own."""
     module = load_engine(engine)
     answer = module.size(geometry, workload, options)
+    if beside is None:
+        return answer
+    other = module.size(beside.geometry, workload, options)
+    part = Overhead(f"cache of the assistant {beside.id}", other.total_bytes)
+    return replace(answer, overheads=(*answer.overheads, part), notes=(*answer.notes, *other.notes))
+
+
+def measure(
+    engine: str, geometry: Geometry, workload: Workload, options: Any, assistant: Assistant | None = None
+) -> tuple[CacheSize, RowDoc]:
+    """One engine's answer for one length, and the row that reports it with its slope."""
+    answer = with_assistant(engine, geometry, workload, options, assistant)
     try:
-        more = module.size(geometry, replace(workload, tokens=workload.tokens + answer.step_tokens), options)
+        longer = replace(workload, tokens=workload.tokens + answer.step_tokens)
+        more = with_assistant(engine, geometry, longer, options, assistant)
     except UnsupportedError:  # a step beyond what the engine serves
         return answer, RowDoc(workload.tokens, workload.sequences, _last_step(engine, geometry, workload, options))
     return answer, RowDoc(workload.tokens, workload.sequences, cache_doc(answer, workload.tokens, more))
