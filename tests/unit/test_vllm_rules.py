@@ -125,6 +125,14 @@ def test_sparse_latents_by_gpu(kv, device, per_token, kept):
     assert (found.pool.bytes_per_block, found.k_format) == (61 * 64 * per_token, kept)
 
 
+def test_index_keys_beside_plain_heads():
+    """MiniMax-M3: bfloat16 keys whatever the cache's format, in blocks of the sparse pattern."""
+    stores = (Attention(Heads(4, 128, 128)), Attention(IndexKey(128)))
+    model = Geometry("minimax_m3", (Layer(stores[:1]),) * 3 + (Layer(stores),) * 57, dtype="bfloat16")
+    found = pool(model, kv="fp8")
+    assert (found.block_size, found.bytes_per_block) == (128, 128 * (60 * 4 * 256 + 57 * 256))
+
+
 def test_glm_defaults_to_fp8_on_blackwell_only():
     model = latent(model_type="glm_moe_dsa", index=128)
     assert size(model, device_capability="10.0").k_format == "fp8_e4m3"
@@ -472,9 +480,9 @@ REFUSED = {
     ),
     "block size": (dense(), {"block_size": 24}, "multiple of 16"),
     "sparse block size": (latent(**DSA), {"block_size": 32}, "multiple of 64"),
-    "unknown recurrence": (mamba2_hybrid(model_type="zaya"), {}, "not among vLLM's"),
+    "unknown recurrence": (mamba2_hybrid(model_type="zaya"), {}, "layers are not among"),
     "unknown latents": (latent(model_type="youtu"), {}, "latent attention is not modelled"),
-    "unknown index keys": (latent(model_type="deepseek_v3", index=128), {}, "index keys"),
+    "unknown index keys": (latent(model_type="deepseek_v3", index=128), {}, "index keys are not modelled"),
     "an encoder": (dense(span=Encoder(), model_type="bart"), {}, "attends to an encoder"),
     "never in vLLM": (dense(model_type="idefics"), {}, "does not know idefics"),
     "compute capability": (dense(), {"device_capability": "hopper"}, "compute capability"),

@@ -16,7 +16,7 @@ from kvsize.errors import UnsupportedError
 from kvsize.geometry import Attention, Geometry, Heads
 
 KERNEL_BLOCK = 16
-INDEXED_BLOCK = 64
+INDEXED_BLOCK, INDEXED_HEADS_BLOCK = 64, 128
 MLA_HYBRID_ALIGNMENT = 128
 FA4_FP8_HEAD, FA4_FP8_BLOCK = 512, 64  # flash_attn.py _get_sm90_fa4_fp8_kv_block_size
 
@@ -43,7 +43,7 @@ def _with_block(cache: Cache, block: int, page: int | None, setup: Setup) -> Cac
 def _attention_block(caches: tuple[Cache, ...], geometry: Geometry, setup: Setup) -> int:
     kernel = kernel_block(geometry, setup)
     block = setup.block_size or kernel
-    grid = INDEXED_BLOCK if indexed(geometry) else KERNEL_BLOCK  # Triton's kernels take what the others do not
+    grid = _sparse_block(geometry) or KERNEL_BLOCK  # Triton's kernels take what the other dense ones do not
     if block % grid:
         raise UnsupportedError(
             f"vLLM's attention kernels for this model take blocks of a multiple of {grid} tokens",
@@ -61,8 +61,8 @@ def _attention_block(caches: tuple[Cache, ...], geometry: Geometry, setup: Setup
 
 def kernel_block(geometry: Geometry, setup: Setup) -> int:
     """The smallest block of the attention kernels that vLLM chooses when the block size is left to it."""
-    if indexed(geometry):
-        return INDEXED_BLOCK
+    if sparse := _sparse_block(geometry):
+        return sparse
     major, quantised = setup.device[0], setup.kv.name.startswith("fp8")
     if latents(geometry):
         return 32 if major == 10 else 64 if major == 9 and quantised else KERNEL_BLOCK
@@ -71,6 +71,13 @@ def kernel_block(geometry: Geometry, setup: Setup) -> int:
     if major == 9 and setup.kv.name in ("fp8", "fp8_e4m3") and widest == FA4_FP8_HEAD:
         return FA4_FP8_BLOCK
     return KERNEL_BLOCK
+
+
+def _sparse_block(geometry: Geometry) -> int | None:
+    """The block of a sparse-attention kernel, which takes no smaller one."""
+    if geometry.model_type in models.INDEXED_HEADS:
+        return INDEXED_HEADS_BLOCK
+    return INDEXED_BLOCK if indexed(geometry) else None
 
 
 def _hybrid_block(

@@ -50,6 +50,8 @@ READS_STATE_DTYPE = "Qwen3_5"
 # mistral4 is published with a params.json, which vLLM reads as a deepseek_v3.
 MLA = ("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2", "kimi_linear", "longcat_flash", "mistral4")
 INDEXED = ("deepseek_v32", "glm_moe_dsa")
+# Plain heads with an index key in bfloat16 beside them, in blocks of the sparse pattern. models/minimax_m3/common
+INDEXED_HEADS = ("minimax_m3", "minimax_m3_vl_text")
 EXPANDED_LATENT = ("minicpm3",)  # minicpm3.py caches all heads, V padded to K's width
 SHARING = ("gemma3n_text", "gemma4_text", "gemma4_unified_text")
 CROSS_ATTENDING = ("whisper",)

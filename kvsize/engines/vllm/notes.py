@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kvsize.engines.vllm import models
 from kvsize.engines.vllm.groups import CacheGroup
 from kvsize.engines.vllm.plan import Plan, request_blocks
 from kvsize.engines.vllm.setup import Setup
@@ -13,7 +14,8 @@ from kvsize.geometry import Attention, Geometry, Heads
 def notes(geometry: Geometry, plan: Plan, setup: Setup, tokens: int) -> tuple[str, ...]:
     """One sentence for each thing that makes the figure differ from tokens x bytes per token."""
     if not plan.groups:
-        return ("vLLM runs this model as an encoder: it prefills and keeps no KV cache",)
+        encoder = geometry.model_type in models.ENCODER_ONLY
+        return ("vLLM runs this model as an encoder: it prefills and keeps no KV cache",) if encoder else ()
     return (
         *_ranks(geometry, plan, setup),
         *_slots(plan),

@@ -111,7 +111,7 @@ def _own_stores(index: int, layer: Layer, geometry: Geometry) -> tuple[Store, ..
 
 
 def _no_rule(geometry: Geometry, what: str) -> UnsupportedError:
-    return UnsupportedError(f"vLLM has no way to run {geometry.model_type}: {what}", hint="Try --engine transformers.")
+    return UnsupportedError(f"no rule for {geometry.model_type} in vLLM: {what}", hint="Try --engine transformers.")
 
 
 def _format(index: int, geometry: Geometry, setup: Setup) -> KvFormat:
@@ -157,9 +157,7 @@ def _attention(store: Attention, geometry: Geometry, setup: Setup, kv: KvFormat)
         case Latent():
             return _latent(store.entry, store.span, geometry, setup, kv)
         case IndexKey(dim=dim):
-            if geometry.model_type not in models.INDEXED:
-                raise _no_rule(geometry, "its index keys are not modelled")
-            return Spec("mla", ("index", dim), token_bytes=index_key_bytes(dim))
+            return Spec("mla", ("index", dim), token_bytes=_index_key(dim, geometry))
         case _ as never:
             assert_never(never)
 
@@ -179,6 +177,14 @@ def _heads(entry: Heads, span: Span, geometry: Geometry, setup: Setup, kv: KvFor
         )
     shape = (count, entry.k_dim, entry.v_dim, kv.name)
     return Spec(kind, shape, token_bytes=count * kv.head(entry.k_dim, entry.v_dim), reach=reach)
+
+
+def _index_key(dim: int, geometry: Geometry) -> int:
+    if geometry.model_type in models.INDEXED:
+        return index_key_bytes(dim)
+    if geometry.model_type in models.INDEXED_HEADS:
+        return format_of("bfloat16").bytes(dim)
+    raise _no_rule(geometry, "its index keys are not modelled")
 
 
 def heads_per_rank(count: int, tp: int, geometry: Geometry) -> int:
