@@ -11,9 +11,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
+from io import StringIO
 from typing import Any
 
 from kvsize.errors import MissingRequirementError
@@ -265,7 +266,8 @@ def _names(entry: str, device: Device) -> bool:
 
 def _amd(reasons: list[str]) -> tuple[Device, ...]:
     try:
-        smi = import_module("amdsmi")
+        with redirect_stdout(StringIO()):  # where it finds no library, it prints so before it raises
+            smi = import_module("amdsmi")
     except (ImportError, OSError, KeyError, AttributeError) as error:  # its import looks for ROCm's library at once
         reasons.append("amdsmi is not installed" if isinstance(error, ImportError) else "amdsmi finds no ROCm library")
         return ()

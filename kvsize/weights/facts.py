@@ -161,7 +161,7 @@ def _hidden(text: ConfigView) -> int:
 
 
 def _rotary_dims(text: ConfigView, head_dim: int) -> tuple[int, ...]:
-    """Dimensions that are turned, at most: of a latent's rope or of a head, and for both kinds of layer with windows."""
+    """Dimensions that are turned, at most: of a latent's rope or of a head; of both kinds of layer with windows."""
     kinds = text.get("layer_types")
     two = isinstance(kinds, list) and {"sliding_attention", "full_attention"} <= {
         k for k in kinds if isinstance(k, str)

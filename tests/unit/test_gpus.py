@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -15,9 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsize import gpus, live
+from kvsize.cli import run
 from kvsize.errors import MissingRequirementError, UsageError
 from kvsize.gpus import Gpu, find, gpu, select, squeeze, table
 from kvsize.ranges import Range, exactly
+from kvsize.report import GpusDoc
 
 GIB, MIB = 2**30, 2**20
 
@@ -518,17 +522,19 @@ def test_amd_without_a_driver(amd: Any) -> None:
         live.devices()
 
 
-def test_amdsmi_without_rocm(amd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_amdsmi_without_rocm(amd: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     real = live.import_module
 
     def load(name: str) -> Any:
         if name == "amdsmi":
+            print("Unable to find libamd_smi.so library")  # noqa: T201  as amdsmi 7 does
             raise OSError("libamd_smi.so: cannot open shared object file")
         return real(name)
 
     monkeypatch.setattr(live, "import_module", load)
     with pytest.raises(MissingRequirementError, match="finds no ROCm library"):
         live.devices()
+    assert capsys.readouterr().out == ""
 
 
 # -- Apple -------------------------------------------------------------------------------------------------------------
@@ -571,3 +577,81 @@ def test_a_mac_without_a_gpu_of_its_own_kind(mac: dict[str, str], name: str, val
     mac[name] = value
     with pytest.raises(MissingRequirementError, match="no Apple GPU"):
         live.devices()
+
+
+# -- kvsize gpus -------------------------------------------------------------------------------------------------------
+
+DOCS = Path(__file__).parents[2] / "docs" / "gpus.md"
+
+
+def shown(command: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
+    assert run(command.split()) == code
+    return capsys.readouterr().out
+
+
+def test_the_page_fits_and_its_rows_are_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown("gpus", capsys).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines[1 : len(table()) + 1]] == [row.key for row in table()]
+    assert f"{len(table())} devices" in lines[len(table()) + 2]
+
+
+def test_the_one_that_is_named_is_shown_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    page = shown("gpus --search H100-80GB-SXM", capsys)
+    assert "h100 " in page
+    assert "the total that torch or vLLM printed" in page
+    assert "bandwidth" in page
+    assert "h100-pcie" in shown("gpus --search h100", capsys)
+    assert "no gpu has such a name" in shown("gpus --search quux", capsys).lower()
+
+
+@pytest.mark.parametrize("command", ["gpus --json", "gpus --search b200 --json", "gpus --search quux --json"])
+def test_json_is_valid_and_complete(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from pydantic import TypeAdapter
+
+    text = shown(command, capsys)
+    adapter = TypeAdapter(GpusDoc)
+    assert adapter.dump_python(adapter.validate_json(text, strict=True), mode="json") == json.loads(text)
+    assert text.startswith('{"schema": "kvsize.gpus/1"')
+    assert all(row["usable_bytes"]["low"] <= row["usable_bytes"]["high"] for row in json.loads(text)["gpus"])
+
+
+def test_csv_gives_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    header, row = shown("gpus --search gaudi2 --format csv", capsys).splitlines()
+    assert dict(zip(header.split(","), row.split(","), strict=True))["driver_bytes"] == str(98304 * MIB)
+    assert "| gaudi2 |" in shown("gpus --search gaudi2 --format markdown", capsys)
+
+
+def test_live_shows_this_machine(
+    nvml: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nvml.cards = [{**H100, "mig": NO_PERMISSION}, RTX]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
+    page = shown("gpus --live", capsys)
+    assert "68.36 GiB free of 79.11 GiB that torch sees" in page
+    assert "79.65 GiB in all; NVML's total less what the driver reserves" in page
+    assert "4242 /usr/bin/python3, 10.75 GiB" in page
+    assert "MIG mode: insufficient permissions" in page
+    assert "hidden by CUDA_VISIBLE_DEVICES" in page
+    document = json.loads(shown("gpus --live --json", capsys))
+    assert (document["gpus"], [each["visible"] for each in document["devices"]]) == ([], [True, False])
+    assert document["devices"][0]["free_bytes"] == 70000 * MIB
+    rows = shown("gpus --live --format csv --search 4090", capsys).splitlines()
+    assert rows[1].startswith("1,NVIDIA GeForce RTX 4090,GPU-22222222-bbbb,no,")
+
+
+def test_live_without_a_driver_is_exit_6(nvml: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    nvml.nvmlInit = lambda: answer(NVMLError(9, "Driver Not Loaded"))
+    assert run(["gpus", "--live", "--json"]) == 6
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    error = json.loads(captured.err)
+    assert (error["code"], error["exit"]) == ("missing_requirement", 6)
+    assert "driver not loaded" in error["message"]
+
+
+def test_the_manual_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```console\n\$ kvsize (.*?)\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.S)
+    assert len(blocks) >= 2
+    for command, expected in blocks:
+        assert shown(command, capsys) == expected
