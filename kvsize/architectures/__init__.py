@@ -49,12 +49,16 @@ STATED_KEYS = (
 
 
 def geometry(raw: Mapping[str, Any]) -> Geometry:
-    """What a model stores, layer by layer, from its parsed config.json.
+    """What a model stores, layer by layer, from its parsed config.json, or from a GGUF's metadata.
 
     Raises:
         ConfigError: a field is missing, invalid or conflicting.
         UnknownArchitectureError: no rule for this model_type; nothing is guessed.
     """
+    if "general.architecture" in raw:
+        from kvsize.architectures.gguf import geometry as gguf_geometry
+
+        return gguf_geometry(raw)
     outer = open_config(raw)
     text = outer if outer.model_type in CACHELESS else text_config(outer)
     adapter = ARCHITECTURES.get(text.model_type)

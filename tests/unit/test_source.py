@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from kvsize import hub as hub_module
 from kvsize import jsonfile, source
-from kvsize.errors import ConfigError, KvsizeError, SourceError, UnsupportedError, UsageError
+from kvsize.errors import ConfigError, KvsizeError, SourceError, UsageError
 from kvsize.source import ModelFiles, catalogue, load
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the suite has no packages
@@ -190,7 +190,7 @@ def test_a_login_in_a_url_is_not_shown() -> None:
 
 
 def test_a_url_with_a_gguf_says_so() -> None:
-    with pytest.raises(UnsupportedError, match="GGUF"):
+    with pytest.raises(UsageError, match=r"org/name@main:model-Q4\.gguf"):
         load("https://huggingface.co/org/name/blob/main/model-Q4.gguf")
 
 
@@ -270,9 +270,9 @@ def test_a_folder_without_config(world: Path, file: str, hint: str) -> None:
     assert hint in str(error.hint)
 
 
-def test_gguf_is_refused_by_name(world: Path) -> None:
+def test_gguf_is_read_as_one(world: Path) -> None:
     (world / "here" / "m.gguf").write_bytes(b"GGUF")
-    with pytest.raises(UnsupportedError, match=r"m\.gguf: GGUF files cannot be read yet"):
+    with pytest.raises(SourceError, match=r"m\.gguf: the header is cut off"):
         load("m.gguf")
 
 
