@@ -158,6 +158,7 @@ ENGINES: Mapping[str, str] = {
     "transformers": "kvsize.engines.transformers",
     "vllm": "kvsize.engines.vllm",
     "sglang": "kvsize.engines.sglang",
+    "llama.cpp": "kvsize.engines.llamacpp",
 }
 
 
