@@ -266,20 +266,22 @@ def test_stated_weights_come_first(folder: Path) -> None:
 
 
 def test_recorded_figures_cost_nothing() -> None:
-    files = ModelFiles("org/name", LLAMA, "catalogue", "2025-03-01", "x", 14)
-    found = weights_of(files)
+    found = weights_of(load("google/gemma-2-9b", offline=True))
     assert isinstance(found, Weights)
-    assert (found.total_bytes, found.evidence) == (14, "derived")
+    assert (found.total_bytes, found.evidence, found.parts[0].dtype) == (36_966_823_936, "derived", "F32")
+    quantised = weights_of(load("deepseek-ai/DeepSeek-V3", offline=True))
+    assert isinstance(quantised, Weights)
+    assert quantised.parts == ()
     gguf = weights_of(ModelFiles("a.gguf", LLAMA, "gguf", None, "a.gguf", 14))
     assert isinstance(gguf, Weights)
     assert (gguf.total_bytes, gguf.evidence) == (14, "exact")
 
 
-@pytest.mark.parametrize("origin", ["stdin", "gguf"])
-def test_a_config_alone(origin: Any) -> None:
+@pytest.mark.parametrize(("origin", "words"), [("stdin", "without weights"), ("gguf", "a part of the split GGUF file")])
+def test_a_config_alone(origin: Any, words: str) -> None:
     found = weights_of(ModelFiles("x", LLAMA, origin, None, "x"))
     assert isinstance(found, UnknownWeights)
-    assert "without weights" in found.reason
+    assert words in found.reason
 
 
 def test_offline_nothing_is_asked() -> None:
