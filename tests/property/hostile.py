@@ -43,7 +43,8 @@ def corpus() -> tuple[Mapping[str, Any], ...]:
     models = sorted((ROOT / "configs" / "models").glob("*.json"))
     entries: Iterator[Any] = (json.loads(path.read_text(encoding="utf-8")) for path in models)
     rows = (json.loads(line) for path in sorted(TRUTH.glob("*.jsonl")) for line in path.read_text("utf-8").splitlines())
-    return tuple(entry["config"] for entry in chain(entries, rows) if isinstance(entry.get("config"), dict))
+    found = (entry.get("config") for entry in chain(entries, rows) if isinstance(entry, dict))
+    return tuple(config for config in found if isinstance(config, dict))
 
 
 @cache
@@ -156,28 +157,43 @@ def answer(data: bytes) -> Geometry | KvsizeError:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way of sizing: an engine and one of its caches."""
+    """One way of sizing: an engine and some of its settings."""
 
     engine: str
-    options: Any
+    settings: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.engine}-{getattr(self.options, 'cache', 'default')}"
+        return "-".join((self.engine, *(str(value) for _, value in self.settings)))
+
+    @property
+    def options(self) -> Any:
+        """The engine's own Options."""
+        return load_engine(self.engine).Options(**dict(self.settings))
+
+    @property
+    def arguments(self) -> list[str]:
+        """The same on the command line."""
+        settings = dict(self.settings)
+        version = settings.pop("version", load_engine(self.engine).VERSION)
+        flags = chain.from_iterable((f"--{name.replace('_', '-')}", str(value)) for name, value in settings.items())
+        return ["--engine", f"{self.engine}@{version}", *flags]
 
 
 # dynamic_full is a name that only older releases accept.
-RELEASES = {"dynamic_full": "5.13.1"}
+RELEASES = {"dynamic_full": (("version", "5.13.1"),)}
+BUDGET = (("kv_memory", 64 << 30), ("tensor_parallel_size", 2))
 
 
 @cache
 def ways() -> tuple[Way, ...]:
-    """Every engine with its defaults, and with each cache where it has several."""
+    """Every engine with its defaults, with each cache where it has several, and with a budget on two ranks."""
     found = []
     for name in ENGINES:
         module = load_engine(name)
-        caches = getattr(module, "CACHES", ()) if any(f.name == "cache" for f in fields(module.Options)) else ()
-        given = [{"cache": kind, "version": RELEASES.get(kind, module.VERSION)} for kind in caches] or [{}]
-        found += [Way(name, module.Options(**settings)) for settings in given]
+        known = {item.name for item in fields(module.Options)}
+        caches = [(("cache", kind), *RELEASES.get(kind, ())) for kind in getattr(module, "CACHES", ())]
+        budgets = [BUDGET] if known.issuperset(dict(BUDGET)) else []
+        found += [Way(name, settings) for settings in (caches or [()]) + budgets]
     return tuple(found)
 
 
