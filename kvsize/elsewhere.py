@@ -7,6 +7,7 @@ from typing import Any
 
 from kvsize.engines import ENGINES, CacheSize, EngineModule, Workload, engine_options, load_engine
 from kvsize.errors import KvsizeError
+from kvsize.formats import FORMATS
 from kvsize.geometry import Attention, Chunked, Compressed, Encoder, Geometry, Latent, Layer, Recurrent, Sliding, Store
 from kvsize.words import RECURRENT_NAMES
 
@@ -65,11 +66,18 @@ def why(geometry: Geometry, workload: Workload, size: CacheSize, own: CacheSize,
     if abs(gap_outside) > abs(gaps.get(layer, 0)):
         largest = max(size.overheads or own.overheads, key=lambda part: part.bytes)
         return largest.name if size.overheads else f"no {largest.name}"
-    if (size.k_format, size.v_format) != (own.k_format, own.v_format):
+    if _widths(size) != _widths(own):
         return f"{size.k_format} cache"
     return _reason(
         layer, size.layers[geometry.layers.index(layer)].held, workload, grows=gaps[layer] > 0, size=size, split=split
     )
+
+
+def _widths(size: CacheSize) -> tuple[object, ...]:
+    """What an element of K and of V takes; an engine's own format stands for itself."""
+    found = [FORMATS.get(name) for name in (size.k_format, size.v_format)]
+    names = zip(found, (size.k_format, size.v_format), strict=True)
+    return tuple((known.block_elements, known.block_bytes) if known else name for known, name in names)
 
 
 def _reason(layer: Layer, held: int, workload: Workload, *, grows: bool, size: CacheSize, split: bool) -> str:
@@ -99,8 +107,6 @@ def _likeliest(store: Store) -> bool:
 
 
 def _window(window: int, held: int, elements: int, workload: Workload, size: CacheSize) -> str:
-    from kvsize.formats import FORMATS
-
     found = FORMATS.get(size.k_format)
     width = 0 if found is None or found.block_elements > 1 else found.block_bytes * elements * workload.sequences
     if not width:

@@ -357,6 +357,8 @@ def why(monkeypatch, layers, own, there, tokens=10_000, **more):
     [
         ((FULL,), (10,), (10,), {}, "the same"),
         ((FULL,), (10,), (5,), {"kv": "fp8_e4m3"}, "fp8_e4m3 cache"),
+        ((FULL,), (10,), (5,), {"kv": "float16"}, "less a token"),  # as wide as bfloat16: not the reason
+        ((FULL,), (10,), (5,), {"kv": "fp8_ds_mla"}, "fp8_ds_mla cache"),
         ((FULL,), (10,), (20,), {}, "more a token"),
         ((WINDOW,), (4096 * 1024,), (4096 * 10_000,), {}, "windows in full"),
         ((WINDOW,), (4096 * 1024,), (4096 * 3072,), {}, "windows hold 3,072 tokens"),
