@@ -48,6 +48,8 @@ UNWANTED = re.compile(
     r"token|dropout|bias|vision|audio|image|video|layerdrop|position_embedding_type|_theta|hidden_act|loss|coef|label"
     r"|problem_type|patch|feature|speaker|codebook|feed_forward|layer_norm|vocab|ffn|input_channels|mtp_loss"
 )
+# Where a type keeps the config of the model that it caches for, if get_text_config does not say.
+PLACES = {"pi0": "vlm_config"}
 HEAD_KEYS = ("num_key_value_heads", "head_dim", "v_head_dim", "kv_channels")
 
 
@@ -92,7 +94,10 @@ def text_config(cls, **given):
         text = config.get_text_config(decoder=True)
     except Exception:
         return None
-    at = next((name for name in ("decoder", "generator", "text_config") if getattr(config, name, None) is text), None)
+    if cls.model_type in PLACES:
+        text = getattr(config, PLACES[cls.model_type])
+    places = ("decoder", "generator", "text_config", "decoder_config", *PLACES.values())
+    at = next((name for name in places if getattr(config, name, None) is text), None)
     return at and (at, text)
 
 

@@ -277,15 +277,15 @@ ATTENTION: dict[str, Adapter] = {
     # one window or none for all layers
     **dict.fromkeys(
         """
-        apertus arcee aria_text biogpt bitnet chameleon codegen cohere cosmos3_edge_text ctrl
-        deepseek_ocr2_text diffllama doge emu3_text_model ernie4_5 ernie4_5_moe ernie4_5_vl_moe_text evolla
-        flex_olmo gemma git glm glm4 glm4_moe glm4v_text glm4v_moe_text glm_ocr_text gpt-sw3 gpt2 gptj granite
-        granite4_vision_text granite_docling_text granitemoe granitemoeshared helium hunyuan_v1_dense
-        hunyuan_v1_moe hunyuan_vl_text hy_v3 hyperclovax idefics internlm3 iquestcoder jais2 llama minimax_m2
-        ministral3 mistral mixtral molmo2_text moshi mpt musicgen_decoder musicgen_melody_decoder nanochat
-        nemotron olmo olmo2 olmoe opt paddleocr_vl_text persimmon phi phi3 phi4_multimodal phimoe
-        qwen3_omni_moe_text qwen3_vl_text qwen3_vl_moe_text seed_oss solar_open stablelm starcoder2
-        voxtral_realtime_text xglm kosmos_2_text_model kosmos_2_5_text_model
+        apertus arcee aria_text biogpt bitnet chameleon codegen cohere cosmos3_edge_text ctrl deepseek_ocr2_text
+        diffllama doge emu3_text_model ernie4_5 ernie4_5_moe ernie4_5_vl_moe_text evolla flex_olmo gemma git glm
+        glm4 glm4_moe glm4v_text glm4v_moe_text glm_ocr_text gpt-sw3 gpt2 gptj granite granite4_vision_text
+        granite_docling_text granitemoe granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe hunyuan_vl_text
+        hy_v3 hyperclovax idefics internlm3 iquestcoder jais2 kyutai_speech_to_text llama minimax_m2 ministral3
+        mistral mixtral molmo2_text moshi mpt musicgen_decoder musicgen_melody_decoder nanochat nemotron olmo
+        olmo2 olmoe opt paddleocr_vl_text persimmon phi phi3 phi4_multimodal phimoe qwen3_omni_moe_text
+        qwen3_vl_text qwen3_vl_moe_text seed_oss solar_open stablelm starcoder2 voxtral_realtime_text xglm
+        kosmos_2_text_model kosmos_2_5_text_model
         """.split(),
         DENSE,
     ),

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvsize.architectures.common import Adapter, LayerTypes, every, hidden_per_head, layer_types, span, standard
+from kvsize.architectures.common import (
+    Adapter,
+    LayerTypes,
+    all_full,
+    every,
+    head_dim,
+    hidden_per_head,
+    layer_types,
+    span,
+    standard,
+)
 from kvsize.config import ConfigView
 from kvsize.errors import ConfigError
 from kvsize.geometry import Attention, Encoder, Heads, Layer
@@ -14,9 +24,11 @@ def with_cross(layers: Sequence[Layer], encoder: Encoder) -> tuple[Layer, ...]:
     """The same layers, each also keeping the encoder's keys and values in heads like its own."""
     crossed = []
     for layer in layers:
-        own = next((s.entry for s in layer.stores if isinstance(s, Attention) and isinstance(s.entry, Heads)), None)
-        stores = layer.stores if own is None else (*layer.stores, Attention(own, encoder))
-        crossed.append(Layer(stores, kind=layer.kind))
+        attention = [store for store in layer.stores if isinstance(store, Attention)]
+        own = next((store.entry for store in attention if isinstance(store.entry, Heads)), None)
+        has_one = any(isinstance(store.span, Encoder) for store in attention)
+        more = () if own is None or has_one else (Attention(own, encoder),)
+        crossed.append(Layer((*layer.stores, *more), kind=layer.kind))
     return tuple(crossed)
 
 
@@ -50,6 +62,24 @@ def _frames(store: object, frames: int) -> Attention:
     if not isinstance(store, Attention):
         raise TypeError(f"expected attention, got {store!r}")
     return Attention(store.entry, Encoder(tokens=frames)) if isinstance(store.span, Encoder) else store
+
+
+def speech(cfg: ConfigView) -> tuple[Layer, ...]:
+    """Cohere's, Canary's and Moonshine's decoders: grouped heads, the same for the encoder's keys and values."""
+    return with_cross(standard(all_full)(cfg), Encoder())
+
+
+def moonshine_streaming(cfg: ConfigView) -> tuple[Layer, ...]:
+    """Moonshine's streaming decoder: its class has no default for the number of KV heads."""
+    entry = Heads(cfg.need("num_key_value_heads"), head_dim(cfg), head_dim(cfg))
+    return with_cross((Layer((Attention(entry),)),) * cfg.layers(), Encoder())
+
+
+def dia(cfg: ConfigView) -> tuple[Layer, ...]:
+    """Dia: cross attention has heads of its own."""
+    width = cfg.need("cross_head_dim")
+    cross = Attention(Heads(cfg.need("cross_num_key_value_heads"), width, width), Encoder())
+    return tuple(Layer((*layer.stores, cross), kind=layer.kind) for layer in standard(all_full)(cfg))
 
 
 def t5(cfg: ConfigView) -> tuple[Layer, ...]:
@@ -96,10 +126,14 @@ SEQ2SEQ: dict[str, Adapter] = {
     **dict.fromkeys(
         """
         bart bigbird_pegasus blenderbot blenderbot-small fsmt led m2m_100 marian mbart mvp nllb-moe pegasus
-        pegasus_x plbart pp_formulanet_text seamless_m4t seamless_m4t_v2 speech_to_text trocr
+        pegasus_x plbart pp_formulanet_text seamless_m4t seamless_m4t_v2 speech_to_text speecht5
+        trocr
         """.split(),
         bart,
     ),
+    **dict.fromkeys(("canary_decoder", "cohere_asr", "moonshine"), speech),
+    "moonshine_streaming": moonshine_streaming,
+    "dia_decoder": dia,
     "whisper": whisper,
     "prophetnet": prophetnet,
     **dict.fromkeys(
