@@ -77,7 +77,8 @@ def load(model: str, *, revision: str | None = None, refresh: bool = False, offl
     if offline and refresh:
         raise UsageError("--offline and --refresh contradict each other", hint="Keep one of them.")
     if (hub_file := _HUB_FILE.fullmatch(model)) and not os.path.exists(model):  # noqa: PTH110  as _existing
-        return _from_hub_gguf(*hub_file.group("id", "file"), revision, offline=offline or offline_by_environment())
+        no_network = offline or offline_by_environment()
+        return _from_hub_gguf(hub_file["id"], hub_file["file"], revision, offline=no_network)
     path = None if model == "-" or "://" in model else _existing(model)
     if model == "-" or path is not None:
         if revision is not None:

@@ -91,7 +91,7 @@ def size(
     sizes, rows = [answer for answer, _ in answers], [row for _, row in answers]
     document = size_doc(files, geometry, workload, sizes, rows, options=options, notes=notes)
     chosen = Format.json if as_json else output
-    extra = beside(name, geometry, workload, options, answers) if chosen is Format.table else None
+    extra = beside(name, geometry, workload, options, answers, assistant) if chosen is Format.table else None
     emit(document, chosen, extra=extra, exact=exact)
 
 
@@ -152,7 +152,12 @@ def context_lengths(text: str, geometry: Geometry, n_ctx: int | None = None) -> 
 
 
 def beside(
-    engine: str, geometry: Geometry, workload: Workload, options: Any, answers: list[tuple[CacheSize, RowDoc]]
+    engine: str,
+    geometry: Geometry,
+    workload: Workload,
+    options: Any,
+    answers: list[tuple[CacheSize, RowDoc]],
+    assistant: Assistant | None,
 ) -> Beside:
     """What people see beside the document: the figures of one sequence, and what other engines would take."""
     from kvsize.elsewhere import elsewhere
@@ -160,21 +165,22 @@ def beside(
 
     if len(answers) > 1:
         return Beside()
-    _, single = measure(engine, geometry, replace(workload, sequences=1), options)
-    others = elsewhere(geometry, workload, answers[0][0], options)
-    return Beside(single.cache if workload.sequences > 1 else None, tuple(others))
+    single = None
+    if workload.sequences > 1:
+        single = measure(engine, geometry, replace(workload, sequences=1), options, assistant)[1].cache
+    return Beside(single, tuple(elsewhere(geometry, workload, answers[0][0], options)))
 
 
 def with_assistant(
-    engine: str, geometry: Geometry, workload: Workload, options: Any, beside: Assistant | None
+    engine: str, geometry: Geometry, workload: Workload, options: Any, assistant: Assistant | None
 ) -> CacheSize:
     """The engine's answer, with the assistant's cache of the same tokens as a part of its own."""
     module = load_engine(engine)
     answer = module.size(geometry, workload, options)
-    if beside is None:
+    if assistant is None:
         return answer
-    other = module.size(beside.geometry, workload, options)
-    part = Overhead(f"cache of the assistant {beside.id}", other.total_bytes)
+    other = module.size(assistant.geometry, workload, options)
+    part = Overhead(f"cache of the assistant {assistant.id}", other.total_bytes)
     return replace(answer, overheads=(*answer.overheads, part), notes=(*answer.notes, *other.notes))
 
 
@@ -188,7 +194,10 @@ def measure(
         more = with_assistant(engine, geometry, longer, options, assistant)
     except UnsupportedError:  # a step beyond what the engine serves
         return answer, RowDoc(workload.tokens, workload.sequences, _last_step(engine, geometry, workload, options))
-    return answer, RowDoc(workload.tokens, workload.sequences, cache_doc(answer, workload.tokens, more))
+    figures = cache_doc(answer, workload.tokens, more)
+    if figures.fixed_bytes < 0:  # a jump lies ahead (Ollama's next batch size): the slope that led here says more
+        figures = _last_step(engine, geometry, workload, options)
+    return answer, RowDoc(workload.tokens, workload.sequences, figures)
 
 
 def _last_step(engine: str, geometry: Geometry, workload: Workload, options: Any) -> CacheDoc:

@@ -159,6 +159,7 @@ ENGINES: Mapping[str, str] = {
     "vllm": "kvsize.engines.vllm",
     "sglang": "kvsize.engines.sglang",
     "llama.cpp": "kvsize.engines.llamacpp",
+    "ollama": "kvsize.engines.ollama",
 }
 
 

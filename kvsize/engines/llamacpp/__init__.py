@@ -6,12 +6,13 @@ Everything is allocated at the start, for the whole context and all sequences: h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from kvsize.engines import CacheSize, Evidence, LayerBytes, Overhead, Workload
+from kvsize.engines import CacheSize, Evidence, LayerBytes, Overhead, Pool, Workload
 from kvsize.engines.llamacpp import archs, notes, versions
 from kvsize.engines.llamacpp.archs import arch_of
 from kvsize.engines.llamacpp.context import Context, context
+from kvsize.engines.llamacpp.pool import pool
 from kvsize.engines.llamacpp.rows import Kept, Rows, check_stores, drafts, is_latent, kept, reading
 from kvsize.engines.llamacpp.types import Types, check_latent, check_widths, settle
 from kvsize.engines.llamacpp.versions import VERSION, Build
@@ -32,7 +33,7 @@ class Options:
 
     `n_ctx`: cells for all sequences together (0: what the model was trained on; not given: the request's tokens for
     each sequence). `n_parallel`: sequences (-1: four, sharing one pool; not given: the workload's). `n_gpu_layers`: not
-    given or negative puts every layer on the GPU.
+    given or negative puts every layer on the GPU. `kv_memory`: bytes for the caches; how long a context do they hold?
     """
 
     n_ctx: int | None = None
@@ -46,6 +47,7 @@ class Options:
     swa_full: bool = False
     n_gpu_layers: int | None = None
     kv_offload: bool = True
+    kv_memory: int | None = None
     version: str = VERSION
 
 
@@ -86,6 +88,7 @@ def size(geometry: Geometry, workload: Workload, options: Options) -> CacheSize:
         step_tokens=256,
         format_source=plan.types.source,
         evidence=_evidence(plan),
+        pool=_pool(geometry, workload, options, plan),
         notes=notes.notes(
             geometry,
             workload,
@@ -108,6 +111,16 @@ def _widened(geometry: Geometry, sizes: list[int], plan: Plan) -> str | None:
     return f"without flash attention every layer's V is as wide as the widest: {more:,} bytes more" if more else None
 
 
+def _pool(geometry: Geometry, workload: Workload, options: Options, plan: Plan) -> Pool | None:
+    if options.kv_memory is None:
+        return None
+
+    def total(n_ctx: int) -> int:
+        return size(geometry, workload, replace(options, n_ctx=n_ctx, kv_memory=None)).total_bytes
+
+    return pool(options.kv_memory, workload.tokens, plan.cells.sequences, total)
+
+
 def plan_of(geometry: Geometry, workload: Workload, options: Options) -> Plan:
     """Settle architecture, types and cells, refusing what llama.cpp refuses."""
     rules, arch = versions.build(options.version), arch_of(geometry)
@@ -116,7 +129,7 @@ def plan_of(geometry: Geometry, workload: Workload, options: Options) -> Plan:
     types = settle(workload, options.cache_type_k, options.cache_type_v, options.flash_attn, arch, rules)
     if is_latent(geometry, arch) or arch == "deepseek4":
         check_latent(types, rules)
-    check_widths(geometry, types)
+    check_widths(geometry, types, arch)
     cells = _cells(geometry, workload, options, arch, rules, flash=types.flash)
     return Plan(arch, rules, types, cells, options.swa_full)
 

@@ -80,6 +80,7 @@ STATEFUL = frozenset(
 DRAFTS_INSIDE = frozenset("bailingmoe3 deepseek4 granitehybrid jamba kimi-k3 kimi-linear lfm2 lfm2moe plamo2".split())
 EXPANDED = frozenset(("deepseek2-ocr", "minicpm3", "plm"))  # no MLA: heads are cached in full
 INDEXED = frozenset("deepseek32 deepseek4 dots3note glm-dsa glm5-next hy_v4 minimax-m3 qwen4exp".split())
+NO_VALUE_LENGTH = frozenset(("bailingmoe3", "kimi-linear"))  # conversion/kimi_linear.py, bailingmoe3.py
 NO_FLASH = frozenset(("grok",))  # llama_init_from_model: "flash_attn is not compatible with Grok"
 
 # Architectures whose caches were read off real loads of llama.cpp (validate/truth/llamacpp-*.jsonl).

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvsize.engines import Workload
-from kvsize.engines.llamacpp.archs import NO_FLASH
+from kvsize.engines.llamacpp.archs import NO_FLASH, NO_VALUE_LENGTH
 from kvsize.engines.llamacpp.versions import MLA_SAME_TYPES, Build
 from kvsize.errors import UnsupportedError, UsageError
 from kvsize.formats import Format, format_of
@@ -86,7 +86,7 @@ def check_latent(types: Types, rules: Build) -> None:
         raise UnsupportedError("llama.cpp wants one type for K and V of this model", got=got, hint=hint)
 
 
-def check_widths(geometry: Geometry, types: Types) -> None:
+def check_widths(geometry: Geometry, types: Types, arch: str) -> None:
     """With flash attention a head must be whole blocks.
 
     Raises:
@@ -94,7 +94,7 @@ def check_widths(geometry: Geometry, types: Types) -> None:
     """
     if not types.flash:
         return
-    for letter, unit, widths in zip("kv", (types.k, types.v), _widths(geometry), strict=True):
+    for letter, unit, widths in zip("kv", (types.k, types.v), _widths(geometry, arch), strict=True):
         odd = sorted(width for width in widths if width % unit.block_elements)
         if odd:
             what = f"{unit.name} has blocks of {unit.block_elements}, and a head's {letter.upper()} is no multiple"
@@ -102,7 +102,7 @@ def check_widths(geometry: Geometry, types: Types) -> None:
             raise UnsupportedError(what, got=", ".join(map(str, odd)), hint=hint)
 
 
-def _widths(geometry: Geometry) -> tuple[set[int], set[int]]:
+def _widths(geometry: Geometry, arch: str) -> tuple[set[int], set[int]]:
     """Widths of a head's K and V: as a GGUF states them, else as the layers have them."""
     stated = dict(geometry.stated)
     k, v = (
@@ -119,5 +119,12 @@ def _widths(geometry: Geometry) -> tuple[set[int], set[int]]:
                     v.add(value)
                 case Attention(entry=Latent(rank=rank, rope_dim=rope)):
                     k.add(rank + rope)
-                    v.add(rank)
+                    v.add(_value_length(geometry, arch) or rank)
     return k, v
+
+
+def _value_length(geometry: Geometry, arch: str) -> int | None:
+    """What stands in for a value_length that the converter does not write, although MLA keeps no V."""
+    if arch not in NO_VALUE_LENGTH or not geometry.hidden_size or not geometry.num_attention_heads:
+        return None
+    return geometry.hidden_size // geometry.num_attention_heads

@@ -1,0 +1,39 @@
+"""What a budget holds: the longest context whose caches fit, as llama.cpp's own --fit would shorten it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from kvsize.engines import Pool
+
+STEP = 256
+MOST = 1 << 31  # n_ctx is an int32
+
+
+def pool(budget: int, tokens: int, sequences: int, total: Callable[[int], int]) -> Pool | None:
+    """The largest n_ctx that fits, in cells of all sequences; None where nothing grows with it, or nothing fits.
+
+    `total` gives the bytes of an n_ctx, and never falls as it grows.
+    """
+    unit = STEP * sequences
+    least = total(unit)
+    if least > budget or total(2 * unit) == least:
+        return None
+    low, high = 1, MOST // unit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if total(middle * unit) <= budget:
+            low = middle
+        else:
+            high = middle - 1
+    cells = low * unit
+    return Pool(
+        num_blocks=cells // STEP,
+        block_size=STEP,
+        bytes_per_block=(total(cells + unit) - total(cells)) // sequences,
+        tokens=cells,
+        max_concurrency=cells / tokens,
+        request_blocks=math.ceil(tokens / STEP),
+        request_bytes=total(tokens * sequences) // sequences,
+    )
