@@ -6,6 +6,23 @@ from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass, replace
 from typing import Any, Literal, assert_never
 
+from kvsize.documents import (
+    CacheDoc,
+    EngineDoc,
+    FormatDoc,
+    FormulaDoc,
+    GroupDoc,
+    LayerDoc,
+    LayerRunDoc,
+    LayersDoc,
+    ModelDoc,
+    OverheadDoc,
+    PoolDoc,
+    RowDoc,
+    SizeDoc,
+    StoreDoc,
+    WorkloadDoc,
+)
 from kvsize.engines import CacheSize, Workload
 from kvsize.formulas import misleading
 from kvsize.geometry import (
@@ -25,23 +42,6 @@ from kvsize.geometry import (
     Sliding,
     Span,
     Store,
-)
-from kvsize.report import (
-    CacheDoc,
-    EngineDoc,
-    FormatDoc,
-    FormulaDoc,
-    GroupDoc,
-    LayerDoc,
-    LayerRunDoc,
-    LayersDoc,
-    ModelDoc,
-    OverheadDoc,
-    PoolDoc,
-    RowDoc,
-    SizeDoc,
-    StoreDoc,
-    WorkloadDoc,
 )
 from kvsize.source import ModelFiles
 from kvsize.words import RECURRENT_NAMES, describe, entry_words, label, span_words, state_words

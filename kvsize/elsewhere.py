@@ -65,7 +65,7 @@ def why(geometry: Geometry, workload: Workload, size: CacheSize, own: CacheSize,
     layer = max(gaps, key=lambda item: abs(gaps[item]), default=Layer())
     if abs(gap_outside) > abs(gaps.get(layer, 0)):
         largest = max(size.overheads or own.overheads, key=lambda part: part.bytes)
-        return largest.name if size.overheads else f"no {largest.name}"
+        return largest.name if size.overheads else f"without {largest.name}"
     if _widths(size) != _widths(own):
         return f"{size.k_format} cache"
     return _reason(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from kvsize.report import to_dict
+from kvsize.documents import to_dict
 from kvsize.tables.page import Grid, Line, View, plain
 
 

@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "fit": ("kvsize.cli.fit", "Will it fit on this GPU? The exit code is the answer."),
     "compare": ("kvsize.cli.compare", "Models by engines: one request, what a budget holds, and why they differ."),
     "layers": ("kvsize.cli.layers", "What each layer keeps, and the config keys it comes from."),
+    "probe": ("kvsize.cli.probe", "What the installed transformers really caches, beside kvsize's rule."),
     "gpus": ("kvsize.cli.gpus", "GPUs as their drivers and torch report them, and this machine's."),
     "models": ("kvsize.cli.models", "The bundled catalogue, and every architecture kvsize knows."),
     "schema": ("kvsize.cli.schema", "The JSON Schema of a document."),
@@ -150,7 +151,7 @@ def _complain(
     hint: str | None = None,
 ) -> int:
     if as_json:
-        from kvsize.report import ErrorDoc, to_dict
+        from kvsize.documents import ErrorDoc, to_dict
 
         sys.stderr.write(
             json.dumps(to_dict(ErrorDoc("kvsize.error/1", code, exit_code, what, where, got, hint))) + "\n"

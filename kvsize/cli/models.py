@@ -10,8 +10,8 @@ import typer
 
 from kvsize.cli.options import AsJson, Format, OutputFormat
 from kvsize.cli.parsing import Command
+from kvsize.documents import ArchitectureDoc, EntryDoc, ModelsDoc
 from kvsize.engines import Evidence
-from kvsize.report import ArchitectureDoc, EntryDoc, ModelsDoc
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 

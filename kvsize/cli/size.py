@@ -23,10 +23,10 @@ from kvsize.cli.options import (
     parse_tokens,
 )
 from kvsize.cli.parsing import Command
+from kvsize.documents import CacheDoc, RowDoc
 from kvsize.engines import CacheSize, Overhead, Workload, engine_options, load_engine
 from kvsize.errors import UnsupportedError, UsageError
 from kvsize.geometry import Geometry
-from kvsize.report import CacheDoc, RowDoc
 
 if TYPE_CHECKING:
     from kvsize.tables.size import Beside
@@ -180,8 +180,8 @@ def with_assistant(
     if assistant is None:
         return answer
     other = module.size(assistant.geometry, workload, options)
-    part = Overhead(f"cache of the assistant {assistant.id}", other.total_bytes)
-    return replace(answer, overheads=(*answer.overheads, part), notes=(*answer.notes, *other.notes))
+    part, note = Overhead("the assistant", other.total_bytes), f"the assistant is {assistant.id}"
+    return replace(answer, overheads=(*answer.overheads, part), notes=(*answer.notes, note, *other.notes))
 
 
 def measure(

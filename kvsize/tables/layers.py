@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from kvsize.documents import LayerRunDoc, LayersDoc, StoreDoc
 from kvsize.geometry import index_ranges
-from kvsize.report import LayerRunDoc, LayersDoc, StoreDoc
 from kvsize.tables.page import INDENT, Grid, Line, Style, View, flow, headline, labelled, paragraph, wrap
 
 SHOWN_RANGES = 3

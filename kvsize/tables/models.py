@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvsize.report import ArchitectureDoc, EntryDoc, ModelsDoc
+from kvsize.documents import ArchitectureDoc, EntryDoc, ModelsDoc
 from kvsize.tables.page import INDENT, Grid, Line, View, beside, columns, paragraph
 from kvsize.tables.units import UNITS
 

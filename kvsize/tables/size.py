@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvsize.documents import CacheDoc, LayerDoc, PoolDoc, RowDoc, SizeDoc
 from kvsize.elsewhere import Elsewhere
-from kvsize.report import CacheDoc, LayerDoc, PoolDoc, RowDoc, SizeDoc
 from kvsize.tables import sweep
 from kvsize.tables.page import INDENT, Grid, Line, View, bar, beside, columns, flow, headline, labelled, wrap
 from kvsize.tables.terms import terms

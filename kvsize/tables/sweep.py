@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvsize.report import CacheDoc, SizeDoc
+from kvsize.documents import CacheDoc, SizeDoc
 from kvsize.tables.page import INDENT, Line, View, bar, columns, width_of
 from kvsize.tables.units import unit_for
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvsize.build import copies, is_split
+from kvsize.documents import FormatDoc, LayerDoc, SizeDoc, StoreDoc
 from kvsize.formats import FORMATS
-from kvsize.report import FormatDoc, LayerDoc, SizeDoc, StoreDoc
 
 
 @dataclass(frozen=True, slots=True)

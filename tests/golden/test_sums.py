@@ -10,9 +10,9 @@ import pytest
 
 from kvsize.build import cache_doc, size_doc
 from kvsize.cli import run
+from kvsize.documents import RowDoc
 from kvsize.engines import Workload, load_engine
 from kvsize.errors import KvsizeError
-from kvsize.report import RowDoc
 from kvsize.source import catalogue, load
 from kvsize.tables import page
 from kvsize.tables.page import View, plain, width_of

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsize.build import copies, is_split, layers_doc, size_doc
+from kvsize.documents import CacheDoc, RowDoc
 from kvsize.elsewhere import elsewhere
 from kvsize.engines import CacheSize, LayerBytes, Overhead, Pool, Workload
 from kvsize.errors import UnsupportedError
@@ -30,7 +31,6 @@ from kvsize.geometry import (
 )
 from kvsize.render import csv as to_csv
 from kvsize.render import markdown, render
-from kvsize.report import CacheDoc, RowDoc
 from kvsize.source import ModelFiles
 from kvsize.tables import MODULES
 from kvsize.tables.layers import index_words
