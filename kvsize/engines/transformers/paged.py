@@ -82,6 +82,8 @@ def plan(geometry: Geometry, unit: Format, page: int) -> Paged:
             )
         kinds.setdefault(layer.kind, []).append(index)
     heads, width = _plain_heads(geometry)
+    if not width:
+        raise UnsupportedError("continuous batching takes head_dim from qk_rope_head_dim, which is 0 in this config")
     page_bytes = 2 * unit.bytes(heads * width) * page
     allocators = tuple(
         Allocator(kind, tuple(indices), page_bytes, _window(geometry, indices[0])) for kind, indices in kinds.items()
