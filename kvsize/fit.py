@@ -18,8 +18,8 @@ from kvsize.gpus import GpuSet
 from kvsize.plan import Answer, Question, answer
 from kvsize.ranges import Range
 from kvsize.shape import ModelShape
-from kvsize.weights import UnknownWeights, Weights
-from kvsize.weights.ranks import per_rank
+from kvsize.weights import UnknownWeights, Weights, as_loaded
+from kvsize.weights.ranks import per_rank, rotary_tables
 
 # Engines that cut a budget into blocks beforehand, and can be asked what it holds.
 POOLED = ("vllm", "sglang", "trtllm")
@@ -136,14 +136,25 @@ def holds(case: Case, tokens: int, sequences: int, cache_bytes: int) -> bool:
 
 
 def weights_on_a_rank(case: Case, weights: Weights) -> Part:
-    """Weights of the fullest rank. Layer-wise engines spread them over all GPUs, which count as one device."""
+    """Weights of the fullest rank. Layer-wise engines spread them over all GPUs, which count as one device.
+
+    Servers load 32-bit checkpoints as 16 bits, and build rotary tables beside the weights of a checkpoint.
+    """
     layout = case.layout
     if case.engine in LAYERWISE:
         share = Range(weights.total_bytes, weights.total_bytes)
     else:
+        weights = as_loaded(weights, case.config, served_dtype(case.geometry.dtype))
         share = per_rank(weights, case.config, tp=layout.tensor, pp=layout.pipeline, ep=layout.expert)
+        if weights.evidence != "assumed":
+            share += rotary_tables(case.config)
     known = share.width == 0 and weights.evidence == "exact"
     return Part("weights", share, "exact" if known else weights.evidence, weights.source)
+
+
+def served_dtype(stated: str | None) -> str:
+    """What a server runs a checkpoint in by default: its own 16 bits, else bfloat16 (vllm@0.33.0 config/model.py)."""
+    return stated if stated in ("bfloat16", "float16") else "bfloat16"
 
 
 def drawn(case: Case, weights: Part, tokens: int, sequences: int) -> Budget:

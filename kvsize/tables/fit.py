@@ -121,7 +121,7 @@ def _room(document: FitDoc, view: View) -> list[Line]:
     if not document.max_ctx and not document.max_batch:
         return labelled("room for", "not one token", view)
     ctx, batch = document.workload.ctx, document.workload.batch
-    longest = f"{document.max_ctx:,} tokens at {batch:,} sequences" if document.max_ctx else ""
+    longest = f"{document.max_ctx:,} tokens for {batch:,} sequence{'s' * (batch > 1)}" if document.max_ctx else ""
     most = f"{document.max_batch:,} sequences of {ctx:,} tokens" if document.max_batch else ""
     lines = labelled("room for", ", or ".join(text for text in (longest, most) if text), view)
     for name, value in (document.solved or {}).items():

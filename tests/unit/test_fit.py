@@ -221,3 +221,12 @@ def test_room_is_a_range_that_parts_explain():
     drawn_up = budget("vllm", SHAPE, Machine(Range(79 * GIB, 80 * GIB)), WEIGHTS, Launch())
     assert drawn_up.room.low == drawn_up.usable.low - sum(part.bytes.high for part in drawn_up.parts)
     assert drawn_up.room.high == drawn_up.usable.high - sum(part.bytes.low for part in drawn_up.parts)
+
+
+def test_a_server_loads_32_bits_as_16_and_builds_rotary_tables():
+    gemma = case("google/gemma-2-9b", "h100", tokens=8192)
+    assert gemma.weights.total_bytes == 36_966_823_936  # 34.4 GiB in float32, twice what vLLM holds
+    share = weights_on_a_rank(gemma, gemma.weights).bytes
+    assert (share.low, share.high - share.low) == (18_483_411_968, 2 * 8192 * 256)
+    alone = case("google/gemma-2-9b", "h100", engine="transformers", tokens=8192)
+    assert weights_on_a_rank(alone, alone.weights).bytes == exactly(36_966_823_936)
