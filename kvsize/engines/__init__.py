@@ -158,6 +158,8 @@ ENGINES: Mapping[str, str] = {
     "transformers": "kvsize.engines.transformers",
     "vllm": "kvsize.engines.vllm",
     "sglang": "kvsize.engines.sglang",
+    "mlx": "kvsize.engines.mlx",
+    "trtllm": "kvsize.engines.trtllm",
     "llama.cpp": "kvsize.engines.llamacpp",
     "ollama": "kvsize.engines.ollama",
 }
