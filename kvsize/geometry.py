@@ -150,7 +150,17 @@ class Attention:
 
 StateRole: TypeAlias = Literal["conv", "recurrent"]
 RecurrentKind: TypeAlias = Literal[
-    "mamba", "mamba2", "gated_delta", "kda", "short_conv", "lightning", "rg_lru", "rwkv", "mlstm", "compression"
+    "mamba",
+    "mamba2",
+    "gated_delta",
+    "kda",
+    "short_conv",
+    "lightning",
+    "rg_lru",
+    "rwkv",
+    "mlstm",
+    "compression",
+    "measured",
 ]
 
 

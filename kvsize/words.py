@@ -35,6 +35,7 @@ RECURRENT_NAMES = {
     "rwkv": "RWKV",
     "mlstm": "mLSTM",
     "compression": "compression",
+    "measured": "states",
 }
 
 

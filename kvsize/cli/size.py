@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,10 +26,11 @@ from kvsize.cli.options import (
 from kvsize.cli.parsing import Command
 from kvsize.documents import CacheDoc, RowDoc
 from kvsize.engines import CacheSize, Overhead, Workload, engine_options, load_engine
-from kvsize.errors import UnsupportedError, UsageError
+from kvsize.errors import UnknownArchitectureError, UnsupportedError, UsageError
 from kvsize.geometry import Geometry
 
 if TYPE_CHECKING:
+    from kvsize.source import ModelFiles
     from kvsize.tables.size import Beside
 
 MAX_BATCH = 2**31
@@ -64,6 +66,9 @@ def size(
     draft: Annotated[
         str | None, typer.Option("--draft", metavar="MODEL", help="transformers: the assistant of assisted decoding.")
     ] = None,
+    use_probe: Annotated[
+        bool, typer.Option("--probe", help="Read the geometry off the installed transformers' own model code.")
+    ] = False,
     revision: Revision = None,
     refresh: Refresh = False,
     offline: Offline = False,
@@ -79,7 +84,9 @@ def size(
     if batch > MAX_BATCH:
         raise UsageError(f"--batch takes at most {MAX_BATCH:,} sequences", got=str(batch))
     files = load(model, revision=revision, refresh=refresh, offline=offline)
-    geometry = geometry_of(files.config)
+    geometry, release = geometry_for(files, use_probe)
+    if release is not None and engine == "transformers":
+        engine = f"transformers@{release}"
     k_format, v_format = parse_kv_dtype(kv_dtype)
     prompted = prompt_and_new(prompt, new, ctx)
     lengths, notes = prompted[0] or context_lengths(ctx, geometry, settings.get("n_ctx"))
@@ -88,11 +95,27 @@ def size(
     name, options = engine_settings(engine, settings)
     assistant = None if draft is None else assistant_of(draft, name, offline=offline)
     answers = [measure(name, geometry, replace(workload, tokens=n), options, assistant) for n in lengths]
+    if release is not None:
+        answers = [(replace(answer, evidence="measured"), row) for answer, row in answers]
     sizes, rows = [answer for answer, _ in answers], [row for _, row in answers]
     document = size_doc(files, geometry, workload, sizes, rows, options=options, notes=notes)
     chosen = Format.json if as_json else output
     extra = beside(name, geometry, workload, options, answers, assistant) if chosen is Format.table else None
     emit(document, chosen, extra=extra, exact=exact)
+
+
+def geometry_for(files: ModelFiles, use_probe: bool) -> tuple[Geometry, str | None]:
+    """What a model stores; and the transformers release that showed it, where asked or where there is no rule."""
+    if not use_probe:
+        try:
+            return geometry_of(files.config), None
+        except UnknownArchitectureError:
+            if not all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
+                raise
+    from kvsize.probe import probe
+
+    found = probe(files.config)
+    return found.geometry, found.transformers
 
 
 Lengths = tuple[list[int], tuple[str, ...]]

@@ -15,10 +15,14 @@ from kvsize.tables.page import Grid, Line, View
 MODULES: Mapping[str, str] = {
     "SizeDoc": "kvsize.tables.size",
     "LayersDoc": "kvsize.tables.layers",
+    "ProbeDoc": "kvsize.tables.probe",
     "ModelsDoc": "kvsize.tables.models",
     "FitDoc": "kvsize.tables.fit",
     "GpusDoc": "kvsize.tables.gpus",
     "CompareDoc": "kvsize.tables.compare",
+    "AuditDoc": "kvsize.tables.audit",
+    "ClaimDoc": "kvsize.tables.claim",
+    "ValidateDoc": "kvsize.tables.validate",
 }
 
 

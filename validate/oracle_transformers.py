@@ -1,0 +1,380 @@
+"""Runs the real caches of the installed transformers, and holds kvsize's geometry and engine against them.
+
+    python validate/oracle_transformers.py --write validate/truth/transformers-5.23.0-types.jsonl
+    python validate/oracle_transformers.py --types llama,mamba2 --variants 20
+
+Every model_type of the generating auto classes is built from its class defaults (and, with --variants, from configs
+that differ from them in one to three fields), on the meta device, and fed tokens; see kvsize/twin.py. Each run's bytes
+are compared with what kvsize computes from the very config.json that the class would save. Exit 1 if any differs.
+"""
+
+import argparse
+import copy
+import json
+import random
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import transformers
+from transformers.models.auto import modeling_auto as auto
+
+from kvsize.architectures import geometry
+from kvsize.engines import Workload
+from kvsize.engines import transformers as engine
+from kvsize.errors import KvsizeError
+from kvsize.probe import weigh
+from kvsize.twin import first_line, libraries, read_config, subject, text_config
+
+MAPPINGS = ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "MULTIMODAL_LM")
+DECODER_ONLY_BERT = """
+bert bert-generation big_bird camembert data2vec-text electra ernie megatron-bert rembert roberta roberta-prelayernorm
+roc_bert roformer xlm-roberta xlm-roberta-xl xmod reformer
+"""
+MROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [8, 12, 12]}
+QWEN4 = {
+    "indexer_n_heads": 8,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 256,
+    "indexer_budget": 2048,
+    "indexer_compress_ratio": 16,
+}
+# Class defaults that cannot be run as they are, and what is set instead. "a.b" is b inside a.
+EDITS = {
+    **{name: {"is_decoder": True} for name in DECODER_ONLY_BERT.split()},
+    "bamba": {"attn_layer_indices": [9, 18, 27]},
+    "chameleon": {"vocabulary_map": {"<image>": 8711}},
+    "cohere_compass": {"text_config.rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
+    "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1},
+    "emu3": {"vocabulary_map": {"<image>": 8711}},
+    "encoder-decoder": {"encoder": {"model_type": "bert"}, "decoder": {"model_type": "bert"}},
+    "glm46v": {"text_config.rope_parameters": MROPE},
+    "glm4v": {"text_config.rope_parameters": MROPE},
+    "glm4v_moe": {"text_config.rope_parameters": MROPE, "text_config.head_dim": 128},
+    "glmga": {"text_config.rope_parameters": MROPE},
+    "granite4_vision": {"deepstack_layer_map": [], "downsample_rate": "4/8"},
+    "granitemoehybrid": {"layer_types": (["linear_attention"] * 5 + ["full_attention"]) * 5 + ["linear_attention"] * 2},
+    "hunyuan_v1_dense": {"head_dim": 128},
+    "hunyuan_v1_moe": {"head_dim": 128},
+    "hunyuan_vl": {
+        "text_config.head_dim": 128,
+        "text_config.rope_parameters": {**MROPE, "partial_rotary_factor": 1.0, "mrope_section": [16, 16, 16, 16]},
+    },
+    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
+    "moonshine_streaming": {"num_key_value_heads": 8},
+    "ministral": {"head_dim": 128},
+    "nemotron": {"num_key_value_heads": 8},
+    "qwen3_omni_moe_thinker": {"text_config.num_attention_heads": 32},
+    "qwen4_exp": {f"text_config.{key}": value for key, value in QWEN4.items()},
+    "qwen4_exp_text": QWEN4,
+    "speech-encoder-decoder": {
+        "encoder": {"model_type": "wav2vec2"},
+        "decoder": {"model_type": "bart", "is_decoder": True, "add_cross_attention": True},
+    },
+    "vision-encoder-decoder": {
+        "encoder": {"model_type": "vit"},
+        "decoder": {"model_type": "gpt2", "is_decoder": True, "add_cross_attention": True},
+    },
+}
+
+
+class TooLong(BaseException):
+    """One model took more than its time."""
+
+
+def model_types():
+    """Every generating model_type, and the nested text types that only composites use."""
+    return sorted({name for mapping in MAPPINGS for name in getattr(auto, f"MODEL_FOR_{mapping}_MAPPING_NAMES")})
+
+
+def edited(raw, edits):
+    """A copy of a config with some keys set; `a.b` is the key b of the object a."""
+    raw = copy.deepcopy(raw)
+    for path, value in edits.items():
+        *parents, leaf = path.split(".")
+        inside = raw
+        for parent in parents:
+            inside = inside.setdefault(parent, {})
+        inside[leaf] = value
+    return raw
+
+
+def as_saved(raw):
+    """What save_pretrained would write of the config object that this file makes."""
+    return json.loads(read_config(raw).to_json_string(use_diff=True))
+
+
+# -- running -----------------------------------------------------------------------------------------------------------
+
+
+def lengths(windows, brief):
+    """Token counts around every window."""
+    around = {n for w in sorted(windows)[:3] for n in ((w + 1,) if brief else (w - 1, w, w + 1, 2 * w))}
+    return sorted(n for n in {*((16,) if brief else (1, 16, 100)), *around} if n > 0)
+
+
+def plans(windows, brief):
+    """(cache, sequences, tokens or static length, moment, plan); a few of them, if `brief`."""
+    for tokens in lengths(windows, brief):
+        if not brief:
+            yield "dynamic", 1, tokens, "prefill", (tokens,)
+        if tokens > 1:
+            yield "dynamic", 1, tokens, "decode", (tokens - 1, 1)
+    if not brief:
+        yield "dynamic", 2, 16, "decode", (15, 1)
+    for length in {24} if brief else {100, *(w + d for w in windows for d in (-1, 1) if w > 16)}:
+        yield "static", 2, length, "decode", (16,)
+
+
+# Layers that keep what they are given and nothing else: once a real run has shown the shapes, their own code can be
+# given other lengths without the model around it.
+PLAIN = ("DynamicLayer", "DynamicSlidingWindowLayer", "StaticLayer", "StaticSlidingWindowLayer", "DummyLayer")
+
+
+def replay(found, shown, plan, sequences, cache, length):
+    """A cache object fed with keys and values of the shapes that a real run showed."""
+    torch, _ = libraries()
+    held = found.cache(cache, length)
+    for step, tokens in enumerate(plan):
+        for layer in shown:
+            if not layer.tensors or (layer.part == "cross" and step):
+                continue
+            counted = found.encoder_tokens if layer.part == "cross" else tokens
+            states = [
+                torch.empty((sequences, t.shape[1], counted, t.shape[3]), dtype=torch.bfloat16, device="meta")
+                for t in layer.tensors
+            ]
+            inner = getattr(held, f"{layer.part}_attention_cache", held)
+            inner.update(*states, layer.index)
+    return held
+
+
+def feeder(found):
+    """A function from (plan, sequences, cache, length) to a cache: the model's, or a replay where that is the same."""
+    shown = weigh(found.feed((16,)), found.model)
+    if found.own_cache or found.device != "meta" or any(layer.kind not in PLAIN for layer in shown):
+        return found.feed, False
+    again = weigh(replay(found, shown, (16,), 1, "dynamic", None))
+    if again != shown:
+        return found.feed, False
+    return lambda *request: replay(found, shown, *request), True
+
+
+def observe(found, brief):
+    """Rows of a subject: [cache, sequences, tokens, moment, encoder tokens, logical bytes, storage bytes]."""
+    windows = {layer.window for layer in weigh(found.feed((2,))) if layer.window}
+    feed, cheap = feeder(found)
+    rows, failures = [], []
+    for cache, sequences, tokens, moment, plan in plans(windows, brief or not cheap):
+        if len(plan) > 1 and not found.decodes:
+            continue
+        if cache == "static" and found.own_cache:
+            continue
+        try:
+            layers = weigh(feed(plan, sequences, cache, tokens), found.model)
+        except Exception as error:  # a static cache that a model does not take
+            failures.append(f"{cache} {plan}: {first_line(error)}")
+            continue
+        encoder = found.encoder_tokens if found.reads_encoder else None
+        sums = [sum(layer.logical for layer in layers), sum(layer.storage for layer in layers)]
+        rows.append([cache, sequences, tokens, moment, encoder, *sums])
+    return rows, failures
+
+
+def predict(model, row, dtype="bfloat16"):
+    """kvsize's (logical, storage) for one row."""
+    cache, sequences, tokens, moment, encoder, *_ = row
+    size = engine.size(model, Workload(tokens, sequences, dtype, dtype, encoder), engine.Options(cache=cache))
+    steady = cache == "static" or moment == "decode"
+    return size.logical_bytes, size.total_bytes if steady else size.after_prefill_bytes
+
+
+def differences(raw, rows):
+    """Where kvsize disagrees, in words."""
+    try:
+        model = geometry(raw)
+    except KvsizeError as error:
+        return [f"refused: {str(error).splitlines()[0]}"]
+    wrong = []
+    for row in rows:
+        try:
+            got = predict(model, row)
+        except KvsizeError as error:
+            wrong.append(f"{row[:5]} refused: {error.what}")
+            continue
+        if got[1] != row[6] or (row[0] == "dynamic" and got[0] != row[5]):
+            wrong.append(f"{row[:5]} real {row[5:]} kvsize {list(got)}")
+    return wrong
+
+
+# -- variants ----------------------------------------------------------------------------------------------------------
+
+INTERESTING = re.compile(
+    r"head|window|layer|_lora_rank|rope_dim|nope|index|compress|conv|kernel|state|expand|group|linear|pattern|period"
+    r"|interval|offset|type|multi_query|new_decoder|shared|sharing|mla|dsa|local|global|every|cycles|stack|block|d_kv"
+    r"|kv_channels|chunk|hidden_size|d_model|n_embd|lru|stride|swa|k_eq_v|bidirectional|mamba|alibi"
+)
+DULL = re.compile(
+    r"vision|audio|image|video|dropout|drop$|layerdrop|eps|bias|init|loss|coef|label|norm|scal|multiplier|theta|rope_par"
+    r"|std|min$|max$|floor|limit|token|act$|cache$|tie|vocab|ffn|mlp|feed|moe_|expert|router|rank$|time_step|mtp"
+    r"|classifier|position_embedding|encoder_layers|encoder_attention|return|output|problem|torch|name|arch|hash|patch"
+)
+KEEP = re.compile(r"_lora_rank$")
+
+
+def fields(config):
+    """Fields of a config class that may decide a cache's geometry, with their default values."""
+    for name, value in vars(config).items():
+        if name.startswith("_") or name in ("sub_configs", "id2label", "label2id", "transformers_version"):
+            continue
+        if INTERESTING.search(name) and (KEEP.search(name) or not DULL.search(name)):
+            yield name, value
+
+
+def alternatives(name, value, rng):
+    """Other values that a real file might have."""
+    if isinstance(value, bool):
+        return [not value]
+    if name == "layer_types" or (isinstance(value, list) and value and isinstance(value[0], str)):
+        shuffled = rng.sample(value, len(value)) if value else []
+        return [shuffled, None] if value else []
+    if isinstance(value, list) and value and all(isinstance(v, int) for v in value):
+        return [value[::2], [v for v in value if rng.random() < 0.5]]
+    if value is None:
+        return [rng.choice((1, 2, 3, 4, 8, 64))]
+    if isinstance(value, int):
+        return [None, max(value // 2, 1), value * 2, rng.choice((1, 2, 3, 5, 8))]
+    if isinstance(value, float):
+        return [value * 2, 1.0]
+    return []
+
+
+def variants(raw, count, seed):
+    """Configs that differ from the defaults in one to three fields, and in the number of layers."""
+    rng = random.Random(seed)  # a reproducible sweep
+    config = read_config(raw)
+    text = text_config(config)
+    nested = next((k for k in ("text_config", "decoder") if getattr(config, k, None) is text), None)
+    prefix = f"{nested}." if nested else ""
+    depth = (getattr(text, "attribute_map", None) or {}).get("num_hidden_layers", "num_hidden_layers")
+    choices = list(fields(text))
+    for _ in range(count):
+        edits = {}
+        if rng.random() < 0.8:
+            edits[prefix + depth] = rng.choice((4, 5, 6, 7, 9, 12))
+        for name, value in rng.sample(choices, min(len(choices), rng.choice((1, 1, 2, 3)))):
+            options = alternatives(name, value, rng)
+            if options:
+                edits[prefix + name] = rng.choice(options)
+        yield edits
+
+
+# -- main --------------------------------------------------------------------------------------------------------------
+
+
+def trimmed(raw, model):
+    """The keys of a config that decided its geometry."""
+    read = {read.path for read in model.reads if read.origin in ("config", "alias")}
+    always = {"model_type", "dtype", "architectures", "is_encoder_decoder"}
+
+    def walk(inside, path):
+        kept = {}
+        for key, value in inside.items():
+            here = f"{path}.{key}"
+            if isinstance(value, dict):
+                inner = walk(value, here)
+                if here in read or set(inner) - always or key in ("text_config", "decoder"):
+                    kept[key] = inner
+            elif here in read or key in always:
+                kept[key] = value
+        return kept
+
+    short = walk(raw, "$")
+    if geometry(short).layers != model.layers:
+        raise SystemExit(f"{raw['model_type']}: trimming its config changes its geometry")
+    return short
+
+
+def cases(names, count):
+    """(name, parsed config.json, brief) of every case."""
+    for name in names:
+        base = edited({"model_type": name}, EDITS.get(name, {}))
+        yield name, base, False
+        try:
+            drawn = list(variants(base, count, name)) if count else []
+        except KvsizeError:
+            continue
+        for number, edits in enumerate(drawn):
+            yield f"{name}@{number}:{json.dumps(edits)[:200]}", edited(base, edits), True
+
+
+def check(raw, brief, seconds):
+    """(saved config, rows, differences, failures) of one case; None for a config that transformers cannot run."""
+    signal.alarm(seconds)
+    try:
+        saved = raw if brief else as_saved(raw)
+        found = subject(read_config(raw))
+        rows, failures = observe(found, brief)
+    except KvsizeError as error:
+        return None, [], [], [f"not run: {error.what} {error.got or ''}"[:300]]
+    except TooLong:
+        return None, [], [], ["not run: too long"]
+    finally:
+        signal.alarm(0)
+    return saved, rows, differences(saved, rows) + (differences(raw, rows) if saved is not raw else []), failures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--types", help="comma-separated model types; all of them if not given")
+    parser.add_argument("--variants", type=int, default=0, help="variants of each type")
+    parser.add_argument("--seconds", type=int, default=120, help="time allowed for one model")
+    parser.add_argument("--write", type=Path, help="write the rows of the class defaults here")
+    arguments = parser.parse_args()
+    torch, _ = libraries()
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGALRM, too_long)
+    counts = {"cases": 0, "rows": 0, "not run": 0, "differ": 0}
+    lines = []
+    names = arguments.types.split(",") if arguments.types else model_types()
+    for name, raw, brief in cases(names, arguments.variants):
+        began = time.monotonic()
+        saved, rows, wrong, failures = check(raw, brief, arguments.seconds)
+        counts["cases"] += 1
+        counts["rows"] += len(rows)
+        counts["not run"] += saved is None
+        counts["differ"] += bool(wrong)
+        print(f"{name[:60]} {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
+        if wrong or (failures and not brief):
+            print(f"{name} ({time.monotonic() - began:.1f} s)", *wrong[:3], *failures[:3], sep="\n    ", flush=True)
+        if saved is not None and not brief and not wrong and rows:
+            lines.append({"name": name, "config": trimmed(saved, geometry(saved)), "runs": rows})
+    if arguments.write:
+        write(arguments.write, lines)
+    print(counts)
+    sys.exit(1 if counts["differ"] else 0)
+
+
+def too_long(*_):
+    raise TooLong
+
+
+def write(path, lines):
+    head = {
+        "engine": "transformers",
+        "version": transformers.__version__,
+        "dtype": "bfloat16",
+        "how": "class defaults of each model_type as saved, real model class on the meta device, unique storages",
+        "runs": ["cache", "batch", "tokens", "moment", "encoder_tokens", "logical_bytes", "storage_bytes"],
+    }
+    path.write_text("".join(json.dumps(line) + "\n" for line in (head, *lines)))
+    print(f"{len(lines)} models -> {path}")
+
+
+if __name__ == "__main__":
+    main()
