@@ -65,13 +65,13 @@ def geometry(raw: Mapping[str, Any]) -> Geometry:
     if adapter is None:
         raise unknown_architecture(text.model_type, text.raw)
     layers = _build(adapter, text)
-    if outer.model_type in CROSS_ATTENDING:
+    if outer.model_type in CROSS_ATTENDING and text.raw.get("add_cross_attention") is not False:
         layers = with_cross(layers, CROSS_ATTENDING[outer.model_type])
     return Geometry(
         model_type=text.model_type,
         layers=layers,
         num_attention_heads=_first_number(text, "num_attention_heads", "decoder_attention_heads"),
-        hidden_size=_first_number(text, "hidden_size"),
+        hidden_size=_first_number(text, "n_embed", "hidden_size"),  # BLOOM calls it n_embed
         vocab_size=_first_number(text, "vocab_size") or _first_number(outer, "vocab_size"),
         max_tokens=_first_number(text, *CONTEXT_KEYS),
         dtype=compute_dtype(outer, text),
