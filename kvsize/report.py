@@ -386,5 +386,7 @@ DOCUMENTS: dict[str, type[Any]] = {
     "fit": FitDoc,
     "compare": CompareDoc,
     "gpus": GpusDoc,
+    "audit": AuditDoc,
+    "claim": ClaimDoc,
     "error": ErrorDoc,
 }

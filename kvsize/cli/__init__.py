@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("kvsize.cli.compare", "Models by engines: one request, what a budget holds, and why they differ."),
     "layers": ("kvsize.cli.layers", "What each layer keeps, and the config keys it comes from."),
     "probe": ("kvsize.cli.probe", "What the installed transformers really caches, beside kvsize's rule."),
+    "audit": ("kvsize.cli.audit", "Published formulas against the truth, or what a claimed figure comes from."),
     "gpus": ("kvsize.cli.gpus", "GPUs as their drivers and torch report them, and this machine's."),
     "models": ("kvsize.cli.models", "The bundled catalogue, and every architecture kvsize knows."),
     "schema": ("kvsize.cli.schema", "The JSON Schema of a document."),
