@@ -13,11 +13,11 @@ from kvsize.engines.llamacpp import archs, notes, versions
 from kvsize.engines.llamacpp.archs import arch_of
 from kvsize.engines.llamacpp.context import Context, context
 from kvsize.engines.llamacpp.pool import pool
-from kvsize.engines.llamacpp.rows import Kept, Rows, check_stores, drafts, is_latent, kept, reading
+from kvsize.engines.llamacpp.rows import Kept, Reading, Rows, alone, check_stores, drafts, is_latent, kept, reading
 from kvsize.engines.llamacpp.types import Types, check_latent, check_widths, settle
 from kvsize.engines.llamacpp.versions import VERSION, Build
 from kvsize.errors import UnsupportedError, UsageError
-from kvsize.formats import Format
+from kvsize.formats import Format, format_of
 from kvsize.geometry import Geometry
 
 __all__ = ["VERSION", "Options", "size"]
@@ -33,7 +33,8 @@ class Options:
 
     `n_ctx`: cells for all sequences together (0: what the model was trained on; not given: the request's tokens for
     each sequence). `n_parallel`: sequences (-1: four, sharing one pool; not given: the workload's). `n_gpu_layers`: not
-    given or negative puts every layer on the GPU. `kv_memory`: bytes for the caches; how long a context do they hold?
+    given or negative puts every layer on the GPU. `num_speculative_tokens`: drafted ahead by layers of the model's own
+    (--spec-draft-n-max). `kv_memory`: bytes for the caches; how long a context do they hold?
     """
 
     n_ctx: int | None = None
@@ -47,6 +48,7 @@ class Options:
     swa_full: bool = False
     n_gpu_layers: int | None = None
     kv_offload: bool = True
+    num_speculative_tokens: int = 0
     kv_memory: int | None = None
     version: str = VERSION
 
@@ -60,6 +62,7 @@ class Plan:
     types: Types
     cells: Context
     swa_full: bool
+    snapshots: int = 0  # states to roll back to, beside the current one
 
 
 def size(geometry: Geometry, workload: Workload, options: Options) -> CacheSize:
@@ -72,10 +75,12 @@ def size(geometry: Geometry, workload: Workload, options: Options) -> CacheSize:
     plan = plan_of(geometry, workload, options)
     how = reading(geometry, plan.arch, old=plan.rules.old, flash=plan.types.flash)
     layers = kept(geometry, how)
-    extra = drafts(geometry, how)
     sizes = [layer_bytes(one, plan) for one in layers]
     on_host = _on_host(geometry, options)
-    inside = sum(layer_bytes(one, plan) for one in extra)
+    overheads = {
+        "drafting layers, kept with the others": sum(layer_bytes(one, plan) for one in drafts(geometry, how)),
+        "cache for drafting": _draft_context(geometry, how, plan) if options.num_speculative_tokens else 0,
+    }
     return CacheSize(
         engine="llama.cpp",
         version=plan.rules.name,
@@ -83,7 +88,7 @@ def size(geometry: Geometry, workload: Workload, options: Options) -> CacheSize:
         k_format=plan.types.k.name,
         v_format=plan.types.v.name,
         layers=tuple(LayerBytes(n, n, n, n if host else 0) for n, host in zip(sizes, on_host, strict=True)),
-        overheads=(Overhead("layers for drafting", inside),) if inside else (),
+        overheads=tuple(Overhead(name, count) for name, count in overheads.items() if count),
         transient_bytes=_compressors(layers, plan),
         step_tokens=256,
         format_source=plan.types.source,
@@ -131,7 +136,10 @@ def plan_of(geometry: Geometry, workload: Workload, options: Options) -> Plan:
         check_latent(types, rules)
     check_widths(geometry, types, arch)
     cells = _cells(geometry, workload, options, arch, rules, flash=types.flash)
-    return Plan(arch, rules, types, cells, options.swa_full)
+    ahead = options.num_speculative_tokens
+    if ahead < 0:
+        raise UsageError("--num-speculative-tokens must not be negative", got=str(ahead))
+    return Plan(arch, rules, types, cells, options.swa_full, ahead if arch in archs.ROLLS_BACK else 0)
 
 
 def _cells(
@@ -156,7 +164,8 @@ def _sequences(workload: Workload, options: Options) -> tuple[int, bool]:
     if given < 1:
         raise UsageError("--parallel must be at least 1, or -1 for the server's own choice", got=str(given))
     if given > MAX_SEQUENCES:
-        raise UnsupportedError(f"llama.cpp serves at most {MAX_SEQUENCES} sequences", got=str(given))
+        hint = "Use several servers."
+        raise UnsupportedError(f"llama.cpp serves at most {MAX_SEQUENCES} sequences", got=str(given), hint=hint)
     return given, options.kv_unified is True
 
 
@@ -172,7 +181,7 @@ def _n_ctx(geometry: Geometry, workload: Workload, options: Options, sequences: 
 
 def layer_bytes(one: Kept, plan: Plan) -> int:
     """Bytes of one layer, all sequences together."""
-    states = one.state * F32 * plan.cells.sequences
+    states = one.state * F32 * plan.cells.sequences * (1 + plan.snapshots)
     return states + sum(_rows_bytes(rows, plan) for rows in one.rows)
 
 
@@ -190,7 +199,16 @@ def _row(elements: int, unit: Format) -> int:
 
 def _compressors(layers: tuple[Kept, ...], plan: Plan) -> int:
     """DeepSeek-V4's compressor states, which llama.cpp logs apart from its caches."""
-    return sum(one.compressor for one in layers) * F32 * plan.cells.sequences
+    return sum(one.compressor for one in layers) * F32 * plan.cells.sequences * (1 + plan.snapshots)
+
+
+def _draft_context(geometry: Geometry, how: Reading, plan: Plan) -> int:
+    """The caches of a second context, of the drafting layers alone and in float16. common/speculative.cpp"""
+    if geometry.drafts and plan.arch in ("deepseek4", "glm5-next"):
+        raise UnsupportedError(f"the context in which {plan.arch} drafts has no rule here", hint="Leave out drafting.")
+    f16 = format_of("float16")
+    apart = replace(plan, types=replace(plan.types, k=f16, v=f16))
+    return sum(layer_bytes(one, apart) for one in alone(geometry, how))
 
 
 def _on_host(geometry: Geometry, options: Options) -> list[bool]:

@@ -78,6 +78,10 @@ STATEFUL = frozenset(
 )
 # filter_attn is "not recurrent", so that layers for drafting get a place in the model's own cache
 DRAFTS_INSIDE = frozenset("bailingmoe3 deepseek4 granitehybrid jamba kimi-k3 kimi-linear lfm2 lfm2moe plamo2".split())
+# llm_arch_supports_rs_rollback: states are kept once more for each token drafted ahead
+ROLLS_BACK = frozenset(
+    "bailingmoe3 deepseek4 glm5-next kimi-k3 lfm2 lfm2moe nemotron_h qwen35 qwen35moe qwen4exp".split()
+)
 EXPANDED = frozenset(("deepseek2-ocr", "minicpm3", "plm"))  # no MLA: heads are cached in full
 INDEXED = frozenset("deepseek32 deepseek4 dots3note glm-dsa glm5-next hy_v4 minimax-m3 qwen4exp".split())
 NO_VALUE_LENGTH = frozenset(("bailingmoe3", "kimi-linear"))  # conversion/kimi_linear.py, bailingmoe3.py

@@ -12,15 +12,14 @@ MOST = 1 << 31  # n_ctx is an int32
 
 
 def pool(budget: int, tokens: int, sequences: int, total: Callable[[int], int]) -> Pool | None:
-    """The largest n_ctx that fits, in cells of all sequences; None where nothing grows with it, or nothing fits.
+    """The largest n_ctx that fits, in cells of all sequences; None where nothing fits, or any length does.
 
     `total` gives the bytes of an n_ctx, and never falls as it grows.
     """
     unit = STEP * sequences
-    least = total(unit)
-    if least > budget or total(2 * unit) == least:
-        return None
     low, high = 1, MOST // unit
+    if total(unit) > budget or total(high * unit) <= budget:
+        return None
     while low < high:
         middle = (low + high + 1) // 2
         if total(middle * unit) <= budget:

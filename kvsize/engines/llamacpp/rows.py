@@ -68,13 +68,18 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One architecture as one build reads it. `widest_v`: what V is padded to without flash attention (0: not)."""
+    """One architecture as one build reads it.
+
+    `widest_v`: what V is padded to without flash attention (0: not). `extra_window`: by how much transformers counts
+    a window wider. `inner`: channels of Mamba's states, where the converter takes them from another key (0: not).
+    """
 
     arch: str
     mla_with_v: bool
     widest_v: int
     index_v: int
     extra_window: int
+    inner: int
 
 
 def is_latent(geometry: Geometry, arch: str) -> bool:
@@ -93,7 +98,9 @@ def reading(geometry: Geometry, arch: str, *, old: bool, flash: bool) -> Reading
     # transformers counts MiMo-V2's window with the current token, and the converter writes it without
     stated = dict(geometry.stated)
     extra = int(arch == "mimo2" and "sliding_window_size" in stated)
-    return Reading(arch, old, widest if pads else 0, max((entry.v_dim for entry in heads), default=0), extra)
+    # conversion/mamba.py takes intermediate_size, transformers expand x hidden_size: Falcon-Mamba's file says 16 x
+    inner = stated.get("intermediate_size", 0) if arch == "mamba" else 0
+    return Reading(arch, old, widest if pads else 0, max((entry.v_dim for entry in heads), default=0), extra, inner)
 
 
 def _heads(layer: Layer, arch: str) -> list[Heads]:
@@ -117,7 +124,12 @@ def drafts(geometry: Geometry, how: Reading) -> tuple[Kept, ...]:
     if how.arch not in archs.DRAFTS_INSIDE:
         return ()
     # compressor states are made for hidden layers only
-    return tuple(replace(_layer(layer, how, shares=False), compressor=0) for layer in geometry.drafts)
+    return tuple(replace(one, compressor=0) for one in alone(geometry, how))
+
+
+def alone(geometry: Geometry, how: Reading) -> tuple[Kept, ...]:
+    """What the drafting layers take in a context of their own."""
+    return tuple(_layer(layer, how, shares=False) for layer in geometry.drafts)
 
 
 def _layer(layer: Layer, how: Reading, *, shares: bool) -> Kept:
@@ -137,7 +149,7 @@ def _store(store: Store, how: Reading) -> Kept:
         case Attention():
             return _attention(store, how)
         case Recurrent():
-            return Kept(state=sum(_state(state, store, i) for i, state in enumerate(store.states)))
+            return Kept(state=sum(_state(_resized(s, how), store, i) for i, s in enumerate(store.states)))
         case Compressed():
             return _compressed(store)
         case _ as never:
@@ -188,6 +200,10 @@ def _index(dim: int, how: Reading) -> Rows:
             return Rows(2 * dim, 0)
         case _:
             return Rows(dim, 0)
+
+
+def _resized(state: State, how: Reading) -> State:
+    return replace(state, shape=(how.inner, *state.shape[1:])) if how.inner else state
 
 
 def _state(state: State, store: Recurrent, index: int) -> int:
