@@ -8,6 +8,7 @@ import pytest
 from kvsize.architectures import geometry
 from kvsize.engines import Workload
 from kvsize.engines import sglang as engine
+from kvsize.engines.sglang.models import RUN_STATE_TYPES, RUN_WINDOWED, states_pooled, windows_pooled
 from kvsize.engines.sglang.pool import plan
 from kvsize.errors import ConfigError, UnsupportedError
 from kvsize.formats import format_of
@@ -102,6 +103,13 @@ def test_the_report_shows_the_planned_pool():
     size = engine.size(geometry(row["config"]), Workload(8192), options(run))
     assert size.pool is not None
     assert (size.pool.tokens, size.pool.num_blocks, size.pool.block_size) == (run["tokens"], run["tokens"], 1)
+
+
+def test_exact_is_what_was_run():
+    rows = [json.loads(line) for name in FILES for line in (TRUTH / name).read_text().splitlines()[1:]]
+    run = [geometry(row["config"]) for row in rows if any("refused" not in run for run in row["runs"])]
+    assert {model.architecture for model in run if windows_pooled(model)} == RUN_WINDOWED
+    assert {model.model_type for model in run if states_pooled(model)} == RUN_STATE_TYPES
 
 
 def test_every_row_is_there():

@@ -16,7 +16,6 @@ from kvsize.geometry import (
     Chunked,
     Compressed,
     Encoder,
-    Full,
     Geometry,
     Heads,
     IndexKey,
@@ -457,7 +456,3 @@ def test_a_window_as_wide_as_the_request_equals_full():
     wide = Layer((Attention(HEADS, Sliding(100_000)),))
     both = model(FULL, wide, kind="gpt_oss", name="GptOssForCausalLM")
     assert answer(both, 5000).total_bytes == answer(model(FULL, FULL), 5000).total_bytes
-
-
-def test_full_span_is_the_default():
-    assert Attention(HEADS).span == Full()

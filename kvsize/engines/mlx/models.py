@@ -40,6 +40,16 @@ PLAIN = frozenset(
 
 KNOWN = ROTATING | ROTATING_IF_LISTED | CHUNKED | OWN | PLAIN
 
+# Modules whose caches were weighed (validate/truth); the others follow the same classes unseen.
+WEIGHED = frozenset(
+    """
+    cohere2 deepseek_v2 deepseek_v3 deepseek_v32 exaone4 falcon_h1 gemma2 gemma3_text gemma3n_text gemma4_text
+    glm4_moe_lite gpt2 gpt_oss granitemoehybrid jamba lfm2 lfm2_moe llama llama4_text mamba mamba2 mimo_v2_flash
+    minicpm3 ministral3 mistral nemotron_h olmo3 olmo_hybrid phi3 qwen2 qwen3 qwen3_5_text qwen3_next
+    recurrent_gemma smollm3 starcoder2
+    """.split()
+)
+
 # MLA modules that decompress before they cache.
 EXPANDED = frozenset({"deepseek_v2", "minicpm3"})
 # Modules that wrap a layer's caches in a CacheList, which quantisation passes over.

@@ -192,9 +192,10 @@ def resolve(geometry: Geometry, name: str, options: Options) -> Model:
 
 def _settings(geometry: Geometry, options: Options) -> Settings:
     limit = geometry.max_tokens or DEFAULT_CONTEXT
-    if options.max_model_len is not None and options.max_model_len > limit:
+    stretched = int(limit * geometry.context_factor)
+    if options.max_model_len is not None and options.max_model_len > stretched:
         raise UnsupportedError(
-            f"SGLang refuses --context-length {options.max_model_len:,} on a model of {limit:,} tokens",
+            f"SGLang refuses --context-length {options.max_model_len:,} on a model of {stretched:,} tokens",
             hint="SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 lets it; then leave --context-length out here.",
         )
     drafts = options.num_speculative_tokens
@@ -384,4 +385,5 @@ def _is_derived(geometry: Geometry, model: Model, options: Options, name: str) -
         or options.pipeline_parallel_size > 1
         or options.num_speculative_tokens > 0
         or models.doubtful(geometry, model.charged) is not None
+        or not models.was_run(geometry)
     )

@@ -64,6 +64,15 @@ EXTRA_BUFFER = frozenset(
     """.split()
 )
 
+# Of these, what the recorded runs hold: windows by class, states by type. Others follow the same rules unseen.
+RUN_WINDOWED = frozenset(
+    """
+    Gemma4ForConditionalGeneration GptOssForCausalLM LagunaForCausalLM Llama4ForConditionalGeneration
+    MiMoV2FlashForCausalLM MuseGlimmerForConditionalGeneration
+    """.split()
+)
+RUN_STATE_TYPES = frozenset("kimi_linear lfm2 mamba nemotron_h qwen3_5_moe_text qwen3_5_text qwen3_next".split())
+
 # Types that neither transformers@5.19.0 (which sglang@0.5.23 pins) nor SGLang's own registry has a config class for.
 UNKNOWN_TYPES = frozenset(
     """
@@ -156,6 +165,12 @@ def states_pooled(geometry: Geometry) -> bool:
     return geometry.model_type in STATE_TYPES and any(
         isinstance(store, Recurrent) for layer in geometry.layers for store in layer.stores
     )
+
+
+def was_run(geometry: Geometry) -> bool:
+    """Whether pools like this model's are among the recorded runs."""
+    windows = not windows_pooled(geometry) or geometry.architecture in RUN_WINDOWED
+    return windows and (not states_pooled(geometry) or geometry.model_type in RUN_STATE_TYPES)
 
 
 def is_encoder_decoder(geometry: Geometry) -> bool:
