@@ -182,12 +182,28 @@ def test_a_hub_config_gives_what_its_gguf_gives(name):
             assert parts(published, setting) == parts(converted, setting)
 
 
+@pytest.mark.parametrize(
+    "row", rows("llamacpp-logs.jsonl"), ids=lambda row: f"{row[0].split('/')[1]}-{row[1]['n_ctx']}"
+)
+def test_what_people_logged_comes_out(row):
+    name, settings, windows, full, states, _source = row
+    found = geometry(load(name, offline=True).config)
+    size = engine.size(found, Workload(1), engine.Options(**settings))
+    sums = {"windows": 0, "full": 0, "states": 0}
+    for layer, part in zip(found.layers, size.layers, strict=True):
+        kind = {"sliding_attention": "windows", "linear_attention": "states"}.get(layer.kind, "full")
+        sums[kind if windows is not None or kind == "states" else "full"] += part.held
+    for kind, printed in (("windows", windows), ("full", full), ("states", states)):
+        assert printed is None or close(sums[kind], [printed]), kind
+
+
 def test_every_row_is_there():
     loads = rows("llamacpp-b11739.jsonl")
     assert (len(loads), sum(len(row["runs"]) for row in loads)) == (71, 2793)
     assert sum(len(run) == 9 for row in loads for run in row["runs"]) == 105
     assert sum(len(row["runs"]) for row in rows("llamacpp-builds.jsonl")) == 546
     assert len(rows("llamacpp-b11739-offload.jsonl")) == 30
+    assert len(rows("llamacpp-logs.jsonl")) == 9
 
 
 def test_measured_architectures_are_those_with_rows():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,11 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the suite has no packages
 
-from gguffile import LLAMA, metadata
+from gguffile import LLAMA, gguf, metadata
 
 from kvsize.architectures import geometry
 from kvsize.architectures.gguf import GGUF
+from kvsize.cli import run
 from kvsize.engines import CacheSize, Workload, engine_options, llamacpp, ollama
 from kvsize.engines.llamacpp import archs, versions
 from kvsize.engines.llamacpp.context import context
@@ -346,6 +348,7 @@ def test_a_budget_says_nothing_where_nothing_grows():
         (model(attention__sliding_window=4096), {}, "ignores this model's window of 4,096 tokens"),
         (model(), {"flash_attn": "off"}, f"about {4 * 512 * 9 * 1024:,} bytes of scores"),
         (model("grok"), {}, "cannot use it with grok"),
+        (model(), {"n_parallel": 3}, "those of --parallel: 3 sequences, not 1"),
     ],
 )
 def test_notes(found, settings, says):
@@ -665,3 +668,41 @@ def test_ollamas_own_refusals():
 def test_layers_keep_their_order():
     found = Geometry("llama", (Layer((Attention(Heads(1, 64, 64)),)), Layer((Attention(Heads(2, 64, 64)),))))
     assert [layer.held for layer in sized(found).layers] == [1024 * 256, 1024 * 512]
+
+
+# -- the pages ---------------------------------------------------------------------------------------------------------
+
+DOCS = Path(__file__).parents[2] / "docs" / "engines"
+GEMMA = {
+    "block_count": 34,
+    "embedding_length": 2560,
+    "context_length": 131_072,
+    "attention.head_count": 8,
+    "attention.head_count_kv": 4,
+    "attention.key_length": 256,
+    "attention.value_length": 256,
+    "attention.sliding_window": 1024,
+}
+
+
+def screens() -> list[tuple[str, list[str]]]:
+    pages = [(DOCS / name).read_text(encoding="utf-8") for name in ("llamacpp.md", "ollama.md")]
+    found = [
+        block for page in pages for block in re.findall(r"^```\n\$ kvsize (.*?)^```", page, re.DOTALL | re.MULTILINE)
+    ]
+    return [(text.split("\n")[0], [line for line in text.split("\n")[1:] if line.strip()]) for text in found]
+
+
+@pytest.mark.parametrize(("command", "shown"), screens(), ids=lambda value: value if isinstance(value, str) else "")
+def test_pages_give_the_answers_that_are_printed(command, shown, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("gemma-3-4b-it.gguf").write_bytes(gguf(metadata("gemma3", GEMMA)))
+    run(command.split())
+    output = capsys.readouterr()
+    answers = [line for line in shown if " bytes) for " in line or line.startswith("kvsize: ")]
+    assert len(answers) == 1
+    assert answers[0] in (output.out + output.err).splitlines()
+
+
+def test_both_pages_have_screens():
+    assert len(screens()) == 3

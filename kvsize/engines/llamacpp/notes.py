@@ -25,6 +25,7 @@ def notes(
     """Padding, windows, and what flash attention does, each where it matters."""
     caches = any(one.rows for one in layers)
     found = [
+        _others(workload, cells),
         _padding(workload, n_ctx, cells) if caches else None,
         _too_long(workload, cells) if caches else None,
         _ignored_window(geometry, arch),
@@ -34,6 +35,12 @@ def notes(
         _apart(layers, cells),
     ]
     return tuple(note for note in found if note)
+
+
+def _others(workload: Workload, cells: Context) -> str | None:
+    if workload.sequences == cells.sequences:
+        return None
+    return f"these figures are those of --parallel: {cells.sequences} sequences, not {workload.sequences}"
 
 
 def _padding(workload: Workload, n_ctx: int | None, cells: Context) -> str | None:
