@@ -22,6 +22,7 @@ class Elsewhere:
     why: str
 
 
+SAME = "the same"
 PARALLEL = (
     "tensor_parallel_size",
     "pipeline_parallel_size",
@@ -57,7 +58,7 @@ def _one(
 def why(geometry: Geometry, workload: Workload, size: CacheSize, own: CacheSize, *, split: bool = False) -> str:
     """What the largest difference between two answers comes from."""
     if size.total_bytes == own.total_bytes:
-        return "the same"
+        return SAME
     gaps: dict[Layer, int] = {}
     for one, there, here in zip(geometry.layers, size.layers, own.layers, strict=True):
         gaps[one] = gaps.get(one, 0) + there.held - here.held

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvsize.documents import CacheDoc, LayerDoc, PoolDoc, RowDoc, SizeDoc
-from kvsize.elsewhere import Elsewhere
+from kvsize.elsewhere import SAME, Elsewhere
 from kvsize.tables import sweep
 from kvsize.tables.page import INDENT, Grid, Line, View, bar, beside, columns, flow, headline, labelled, wrap
 from kvsize.tables.terms import terms
-from kvsize.tables.units import amount, times, unit_for
+from kvsize.tables.units import Unit, amount, times, unit_for
 
 ORIGINS = {
     "catalogue": "catalogue {}",
@@ -21,7 +21,7 @@ ORIGINS = {
     "gguf": "GGUF file",
 }
 MOST_ROWS = 8  # kinds of layers shown one by one
-ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "mlx": "MLX", "tensorrt-llm": "TensorRT-LLM"}
+ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "mlx": "MLX", "trtllm": "TensorRT-LLM", "ollama": "Ollama"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,8 @@ def _pool(pool: PoolDoc, document: SizeDoc, view: View) -> list[Line]:
 def _margin(document: SizeDoc, view: View, extra: Beside) -> list[Line]:
     lines: list[Line] = []
     if extra.elsewhere:
-        lines += [[], *_elsewhere(extra.elsewhere, view)]
+        unit = unit_for((document.cache.total_bytes,), exact=view.exact)
+        lines += [[], *_elsewhere(extra.elsewhere, unit, view)]
     if document.formulas or document.notes:
         lines.append([])
     lines += _caution(document, view)
@@ -278,15 +279,27 @@ def _off(said: int, true: int) -> str:
     return f"{times(said, true)}x too high" if said > true else f"{times(true, said)}x too low"
 
 
-def _elsewhere(others: Sequence[Elsewhere], view: View) -> list[Line]:
-    unit = unit_for((other.total_bytes or 0 for other in others), exact=view.exact)
-    names = [f"{ENGINE_NAMES.get(other.engine, other.engine)} {other.version}" for other in others]
-    figures = ["refuses" if other.total_bytes is None else unit.text(other.total_bytes) for other in others]
-    texts = columns(list(zip(names, figures, strict=True)), gap=2, left=(0,))
+def _elsewhere(others: Sequence[Elsewhere], unit: Unit, view: View) -> list[Line]:
+    """Engines that hold the same on one line, a line for each that differs, and who refuses and why."""
+    named = [(f"{ENGINE_NAMES.get(other.engine, other.engine)} {other.version}", other) for other in others]
+    same = [name for name, other in named if other.why == SAME]
+    lines = labelled("elsewhere", f"the same in {', '.join(same)}", view) if same else []
+    differing = [(name, other) for name, other in named if other.total_bytes is not None and other.why != SAME]
+    lines += _differing(differing, "" if same else "elsewhere", unit, view)
+    refusals = [(name, other.why) for name, other in named if other.total_bytes is None]
+    for index, (name, why) in enumerate(refusals):
+        lines += labelled("" if index else "refused", f"{name}: {why}", view)
+    return lines
+
+
+def _differing(others: Sequence[tuple[str, Elsewhere]], label: str, unit: Unit, view: View) -> list[Line]:
+    if not others:
+        return []
+    rows = [(name, unit.text(other.total_bytes or 0)) for name, other in others]
     lines: list[Line] = []
-    for index, (text, other) in enumerate(zip(texts, others, strict=True)):
-        label = ("" if index else "elsewhere").ljust(11)
-        lines += beside([(INDENT + label, "dim"), (text, "")], other.why, view, gap=2)
+    for index, (text, (_, other)) in enumerate(zip(columns(rows, gap=2, left=(0,)), others, strict=True)):
+        head: Line = [(INDENT + ("" if index else label).ljust(11), "dim"), (text, "")]
+        lines += beside(head, other.why, view, gap=2)
     return lines
 
 

@@ -404,12 +404,24 @@ def test_a_pool_tells_what_it_holds():
     assert "1.6 requests of 1,000 tokens at once (63 blocks, 3.94 MiB each)" in text
 
 
-def test_refusals_of_other_engines_are_words_on_the_page():
+def test_other_engines_are_told_in_as_few_lines_as_they_need():
     from kvsize.elsewhere import Elsewhere
 
-    extra = Beside(elsewhere=[Elsewhere("vllm", "0.33", None, "no such model"), Elsewhere("mlx", "1", 5, "the same")])
-    lines = render(document((FULL,), (4_096_000,)), "table", View(), extra).splitlines()
-    assert any(line.split() == ["elsewhere", "vLLM", "0.33", "refuses", "no", "such", "model"] for line in lines)
+    others = [
+        Elsewhere("vllm", "0.33", 4_096_000, "the same"),
+        Elsewhere("sglang", "0.5", 8_192_000, "windows in full"),
+        Elsewhere("mlx", "1", 4_096_000, "the same"),
+        Elsewhere("trtllm", "1.2", None, "no rule for acme"),
+    ]
+    text = render(document((FULL,), (4_096_000,)), "table", View(), Beside(elsewhere=others))
+    block = next(block for block in text.split("\n\n") if block.startswith("  elsewhere"))
+    assert block.splitlines() == [
+        "  elsewhere  the same in vLLM 0.33, MLX 1",
+        "             SGLang 0.5  7.81 MiB  windows in full",
+        "  refused    TensorRT-LLM 1.2: no rule for acme",
+    ]
+    alone = render(document((FULL,), (4_096_000,)), "table", View(), Beside(elsewhere=others[1:2]))
+    assert "  elsewhere  SGLang 0.5  7.81 MiB  windows in full" in alone.splitlines()
 
 
 GRID = Grid(
