@@ -97,8 +97,11 @@ def _reason(layer: Layer, held: int, workload: Workload, *, grows: bool, size: C
                 return f"{more} in windows" if split else _window(window, held, entry.elements, workload, size)
             case Attention(entry=Latent()):
                 return "more than the latent" if grows else "the latent"
-            case Attention():
-                return f"pages of {size.step_tokens:,} tokens" if grows and size.step_tokens > 1 else f"{more} a token"
+            case Attention(entry=entry):
+                tokens = 0 if split else _tokens(held, entry.elements, workload, size)
+                if grows and 0 <= tokens - workload.tokens < size.step_tokens > 1:
+                    return f"pages of {size.step_tokens:,} tokens"
+                return f"holds {tokens:,} tokens" if 0 < tokens != workload.tokens else f"{more} a token"
     return f"{more} in layers without a cache"
 
 
@@ -108,9 +111,14 @@ def _likeliest(store: Store) -> bool:
 
 
 def _window(window: int, held: int, elements: int, workload: Workload, size: CacheSize) -> str:
+    tokens = _tokens(held, elements, workload, size)
+    if not tokens:
+        return "windows of its own"
+    return "windows in full" if tokens >= workload.tokens > window else f"windows hold {tokens:,} tokens"
+
+
+def _tokens(held: int, elements: int, workload: Workload, size: CacheSize) -> int:
+    """Tokens of one sequence that a layer's bytes are; 0 where an element's bytes are not known."""
     found = FORMATS.get(size.k_format)
     width = 0 if found is None or found.block_elements > 1 else found.block_bytes * elements * workload.sequences
-    if not width:
-        return "windows of its own"
-    tokens = held // width
-    return "windows in full" if tokens >= workload.tokens > window else f"windows hold {tokens:,} tokens"
+    return held // width if width else 0

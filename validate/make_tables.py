@@ -24,6 +24,7 @@ from kvsize.errors import UnsupportedError
 from kvsize.formulas import formulas
 from kvsize.geometry import Geometry
 from kvsize.source import load
+from kvsize.tables.size import ENGINE_NAMES
 from kvsize.tables.units import UNITS, times
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,9 +57,8 @@ COMPARED = (
     "Qwen/Qwen3-Next-80B-A3B-Instruct",
     "tiiuae/Falcon-H1-34B-Instruct",
     "google/gemma-3n-E4B-it",
-    "tiiuae/falcon-7b",
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct",
 )
-NAMES = {"transformers": "transformers", "vllm": "vLLM", "sglang": "SGLang", "mlx": "MLX"}
 
 
 def truth(name: str) -> tuple[dict[str, Any], list[Any]]:
@@ -98,7 +98,7 @@ def compared() -> str:
         sizes = [_answer(engine, model, request) for engine in ENGINES]
         figures = ["refuses" if size is None else UNITS[1].number(size.total_bytes) for size in sizes]
         lines.append([name, *figures, *_factors(model, request, sizes[0])])
-    header = ["GiB at 32k", *(NAMES.get(engine, engine) for engine in ENGINES), "by query heads", "by KV heads"]
+    header = ["GiB at 32k", *(ENGINE_NAMES.get(engine, engine) for engine in ENGINES), "by query heads", "by KV heads"]
     return table(header, lines)
 
 

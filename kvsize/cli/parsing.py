@@ -23,7 +23,8 @@ class Command(TyperCommand):
         """Arguments first, as people write them."""
         arguments = [param for param in self.get_params(ctx) if param.param_type_name == "argument"]
         names = [param.metavar or param.name.upper() for param in arguments]
-        shown = [name if param.required else f"[{name}]" for name, param in zip(names, arguments, strict=True)]
+        pairs = zip(names, arguments, strict=True)
+        shown = [name if param.required or name.startswith("[") else f"[{name}]" for name, param in pairs]
         formatter.write_usage(ctx.command_path, " ".join([*shown, "[OPTIONS]"]))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

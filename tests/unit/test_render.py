@@ -47,9 +47,9 @@ STATES = Layer((Recurrent("mamba", (State("conv", (64, 4)), State("recurrent", (
 FILES = ModelFiles("acme/model", {}, "file")
 
 
-def sized(layers, held, *, overheads=(), kv="bfloat16", name="transformers", pool=None, evidence="exact"):
+def sized(layers, held, *, overheads=(), kv="bfloat16", name="transformers", pool=None, evidence="exact", step=1):
     parts = tuple(LayerBytes(bytes_, bytes_, bytes_) for bytes_ in held)
-    return CacheSize(name, "1.0", "dynamic", kv, kv, parts, tuple(overheads), pool=pool, evidence=evidence)
+    return CacheSize(name, "1.0", "dynamic", kv, kv, parts, tuple(overheads), 0, step, pool=pool, evidence=evidence)
 
 
 def document(layers, held, *, tokens=1000, sequences=1, encoder=None, heads=32, **more):
@@ -360,6 +360,8 @@ def why(monkeypatch, layers, own, there, tokens=10_000, **more):
         ((FULL,), (10,), (5,), {"kv": "float16"}, "less a token"),  # as wide as bfloat16: not the reason
         ((FULL,), (10,), (5,), {"kv": "fp8_ds_mla"}, "fp8_ds_mla cache"),
         ((FULL,), (10,), (20,), {}, "more a token"),
+        ((FULL,), (4096 * 10_000,), (4096 * 2048,), {}, "holds 2,048 tokens"),
+        ((FULL,), (4096 * 10_000,), (4096 * 10_240,), {"step": 1024}, "pages of 1,024 tokens"),
         ((WINDOW,), (4096 * 1024,), (4096 * 10_000,), {}, "windows in full"),
         ((WINDOW,), (4096 * 1024,), (4096 * 3072,), {}, "windows hold 3,072 tokens"),
         ((STATES,), (10,), (20,), {}, "more Mamba state"),
