@@ -35,6 +35,8 @@ class ModelShape:
 
 def model_shape(raw: Mapping[str, Any], layers: int) -> ModelShape:
     """Read the widths; nothing here is required, since nothing exact stands on it."""
+    if "general.architecture" in raw:
+        return _of_gguf(raw, layers)
     outer = open_config(raw)
     text = text_config(outer)
     moe = any(_number(text, key) for key in EXPERT_KEYS)
@@ -45,6 +47,27 @@ def model_shape(raw: Mapping[str, Any], layers: int) -> ModelShape:
         mlp=_expert_width(text) if moe else _first(text, MLP_KEYS),
         moe=moe,
         multimodal=any(outer.raw.get(key) for key in MULTIMODAL_KEYS),
+    )
+
+
+def _of_gguf(raw: Mapping[str, Any], layers: int) -> ModelShape:
+    """The same from a GGUF's metadata."""
+
+    def number(key: str) -> int | None:
+        value = raw.get(f"{raw['general.architecture']}.{key}")
+        if isinstance(value, list):
+            value = max((one for one in value if type(one) is int), default=None)
+        return value if type(value) is int and value > 0 else None
+
+    visited = (number("expert_used_count") or 0) + (number("expert_shared_count") or 0)
+    expert = number("expert_feed_forward_length") or number("feed_forward_length")
+    return ModelShape(
+        layers=layers,
+        hidden=number("embedding_length"),
+        vocab=number("vocab_size") or (tokens if type(tokens := raw.get("kvsize.vocab_size")) is int else None),
+        mlp=expert * visited if expert and visited else number("feed_forward_length"),
+        moe=visited > 0,
+        multimodal=False,
     )
 
 

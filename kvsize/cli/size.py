@@ -217,10 +217,7 @@ def measure(
         more = with_assistant(engine, geometry, longer, options, assistant)
     except UnsupportedError:  # a step beyond what the engine serves
         return answer, RowDoc(workload.tokens, workload.sequences, _last_step(engine, geometry, workload, options))
-    figures = cache_doc(answer, workload.tokens, more)
-    if figures.fixed_bytes < 0:  # a jump lies ahead (Ollama's next batch size): the slope that led here says more
-        figures = _last_step(engine, geometry, workload, options)
-    return answer, RowDoc(workload.tokens, workload.sequences, figures)
+    return answer, RowDoc(workload.tokens, workload.sequences, cache_doc(answer, workload.tokens, more))
 
 
 def _last_step(engine: str, geometry: Geometry, workload: Workload, options: Any) -> CacheDoc:

@@ -95,7 +95,8 @@ class CacheSize:
     """An engine's answer. Totals are sums of parts by construction.
 
     `peak_bytes` is the most held at once while one more token is added (old and new tensor of a growing concatenation).
-    `step_tokens`: the fewest tokens over which the size grows evenly (a page). `format_source`: why these formats.
+    `step_tokens`: the fewest tokens over which the size grows evenly (a page); negative where a jump lies ahead and
+    only the way back is even. `format_source`: why these formats.
     """
 
     engine: str

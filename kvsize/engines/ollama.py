@@ -57,7 +57,7 @@ def size(geometry: Geometry, workload: Workload, options: Options) -> CacheSize:
     if wanted < 1:
         raise UsageError("--ctx-size must be at least 1 for Ollama", got=str(wanted))
     num_ctx = max(min(wanted, geometry.max_tokens or wanted), LEAST_CTX)
-    batch = options.n_ubatch or next(size for above, size in BATCHES if num_ctx > above)
+    batch = options.n_ubatch or _batch(num_ctx)
     settings = llamacpp.Options(
         n_ctx=num_ctx * max(parallel, 1),
         n_batch=batch,
@@ -70,7 +70,13 @@ def size(geometry: Geometry, workload: Workload, options: Options) -> CacheSize:
     )
     inside = llamacpp.size(geometry, replace(workload, tokens=num_ctx, sequences=max(parallel, 1)), settings)
     notes = (*_notes(asked, parallel, wanted, num_ctx, options), *inside.notes)
-    return replace(inside, engine="ollama", version=VERSION, evidence="derived", notes=notes)
+    jump = options.n_ubatch is None and _batch(num_ctx) != _batch(num_ctx + inside.step_tokens)
+    step = -inside.step_tokens if jump else inside.step_tokens
+    return replace(inside, engine="ollama", version=VERSION, evidence="derived", step_tokens=step, notes=notes)
+
+
+def _batch(num_ctx: int) -> int:
+    return next(size for above, size in BATCHES if num_ctx > above)
 
 
 def _notes(asked: int, parallel: int, wanted: int, num_ctx: int, options: Options) -> tuple[str, ...]:

@@ -23,9 +23,10 @@ _PART = re.compile(r"(?P<stem>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf", re.I
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model's metadata in the form that kvsize.architectures reads, and its weights (None: a part is missing).
+    """A model's metadata in the form that kvsize.architectures reads, and its weights.
 
-    `commit` is the Hub's, None for a file on disk.
+    `weight_bytes` is None where a part is missing, or nothing but metadata is there. `commit` is the Hub's, None for a
+    file on disk.
     """
 
     config: Mapping[str, Any]
@@ -81,7 +82,7 @@ def _model(first: Header, name: str, other: Callable[[str], Header | None]) -> M
             missing.append(part)
         else:
             weights += found.weight_bytes
-    return Model(as_config(first, missing), None if missing else weights)
+    return Model(as_config(first, missing), None if missing or not weights else weights)
 
 
 def as_config(first: Header, missing: list[str] | None = None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from kvsize.architectures import geometry
 from kvsize.errors import ConfigError, KvsizeError, SourceError, UsageError
 from kvsize.gguf import as_config, load
 from kvsize.gguf.header import CHUNK, MAX_KEPT, MAX_KEYS, MAX_STRINGS, MAX_TENSORS, TENSOR_TYPES, Header, header
+from kvsize.shape import model_shape
 
 
 def read(data: bytes) -> Header:
@@ -247,6 +248,38 @@ def test_a_split_model_weighs_all_its_parts(tmp_path):
     first, _, _ = (part(tmp_path, number) for number in (1, 2, 3))
     assert load(first).weight_bytes == 3 * 1024
     assert not geometry(load(first).config).notes
+
+
+def test_a_file_without_tensors_weighs_nothing_known(tmp_path):
+    path = tmp_path / "m.gguf"
+    path.write_bytes(gguf(LLAMA))
+    assert load(path).weight_bytes is None
+
+
+def test_the_widths_of_its_computing_are_those_of_the_file():
+    shape = model_shape({**LLAMA, "llama.feed_forward_length": [64, 96], "kvsize.vocab_size": 9}, 4)
+    assert (shape.hidden, shape.mlp, shape.vocab, shape.moe) == (256, 96, 9, False)
+    experts = {"llama.expert_feed_forward_length": 32, "llama.expert_used_count": 2, "llama.expert_shared_count": 1}
+    assert model_shape({**LLAMA, **experts}, 4).mlp == 96
+
+
+WEIRD = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 2**40) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = st.sampled_from([*LLAMA, "llama.nextn_predict_layers", "kvsize.vocab_size", "kvsize.missing_parts", "x"])
+
+
+@given(edits=st.dictionaries(KEYS, WEIRD, max_size=4))
+def test_metadata_from_anywhere_is_a_model_or_a_refusal(edits):
+    """A JSON object with general.architecture in it is taken for a GGUF's metadata."""
+    config = {**LLAMA, **edits}
+    try:
+        layers = len(geometry(config).layers)
+    except ConfigError:
+        return
+    assert model_shape(config, layers).layers == layers
 
 
 def test_a_missing_part_is_named(tmp_path):

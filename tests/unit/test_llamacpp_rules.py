@@ -642,6 +642,15 @@ def test_ollamas_batches_widen_windows():
     assert of_ollama(found, 65_536, n_ubatch=512).total_bytes == 1024 * 4 * 256
 
 
+@pytest.mark.parametrize(("tokens", "step"), [(4096, -256), (4352, 256), (32_768, -256), (32_600, -256), (40_000, 256)])
+def test_the_slope_is_taken_on_this_side_of_a_jump(tokens, step):
+    found = model("gemma3", context_length=131_072, block_count=6, attention__sliding_window=512)
+    size = of_ollama(found, tokens)
+    assert size.step_tokens == step
+    near = of_ollama(found, tokens + step)
+    assert (near.total_bytes - size.total_bytes) // step == 256  # one full layer of two heads of 32, K and V
+
+
 def test_ollama_serves_some_models_one_at_a_time():
     size = of_ollama(model("lfm2", shortconv__l_cache=3), 4096, 4)
     assert size.total_bytes == 4096 * 4 * 256

@@ -154,7 +154,7 @@ def geometry(raw: Mapping[str, Any]) -> Geometry:
         drafts=layers[last:],
         num_attention_heads=max(sizes.heads) or None,
         hidden_size=cfg.maybe("embedding_length"),
-        vocab_size=cfg.maybe("vocab_size") or raw.get("kvsize.vocab_size"),
+        vocab_size=cfg.maybe("vocab_size") or (tokens if type(tokens := raw.get("kvsize.vocab_size")) is int else None),
         max_tokens=cfg.maybe("context_length"),
         architecture=architecture,
         stated=_stated(sizes),
@@ -184,8 +184,8 @@ def _stated(sizes: Shape) -> tuple[tuple[str, int], ...]:
 
 
 def _notes(raw: Mapping[str, Any]) -> list[str]:
-    missing = raw.get("kvsize.missing_parts") or []
-    if not missing:
+    missing = raw.get("kvsize.missing_parts")
+    if not isinstance(missing, list) or not missing:
         return []
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
     return [f"{missing[0]}{more} is not beside this file: the cache is whole, the weights are not known"]
