@@ -27,7 +27,7 @@ class Nesting:
     """Where a type keeps its text model's config (`at`, or one of `also`) and of which type that is.
 
     `fixed`: the outer class takes no other type, whatever the nested config calls itself. `flat`: the text keys may lie
-    in the outer config. `fields`: defaults the outer class lays under a partial one.
+    in the outer config. `fields`: defaults the outer class lays under a partial one; `absent`: under none at all.
     """
 
     at: str
@@ -36,6 +36,7 @@ class Nesting:
     fixed: bool = False
     flat: bool = False
     fields: Mapping[str, Any] = field(default_factory=dict)
+    absent: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +338,12 @@ class ConfigView:
             raise ConfigError(f"has {len(values or ())} entries for {count} layers", where=self.where(key))
         return values
 
+    def overlaid(self, values: Mapping[str, Any]) -> ConfigView:
+        """The same config with some keys set to other values, under their own or their mapped name."""
+        names = {name: self._names(name)[0] for name in values}
+        raw = {**self.raw, **{names[name]: value for name, value in values.items()}}
+        return ConfigView(raw, self.path, self.model_type, self.facts, self.reads, self.notes)
+
     def child(self, key: str) -> ConfigView | None:
         """A nested object under its own path, read without class defaults; None where there is none."""
         value = self.get(key)
@@ -345,6 +352,35 @@ class ConfigView:
         if not isinstance(value, Mapping):
             raise self.invalid(key, "an object", value)
         return ConfigView(value, self.where(key), self.model_type, TypeFacts(), self.reads, self.notes)
+
+
+MAX_OVERRIDDEN = 2**17  # distinct overrides x layers, each of which is worked out
+
+
+def layer_overrides(view: ConfigView) -> list[tuple[ConfigView, frozenset[int]]]:
+    """Views of a config with the keys that `per_layer_config` sets, each with the layers it is meant for.
+
+    Raises:
+        ConfigError: an entry is no object of keys, or meant for no layer.
+    """
+    given = view.get("per_layer_config")
+    if given is None:
+        return []
+    if not isinstance(given, Mapping):
+        raise view.invalid("per_layer_config", "an object with one entry a layer", given)
+    count = view.layers()
+    groups: dict[str, tuple[Mapping[str, Any], set[int]]] = {}
+    for key, values in given.items():
+        where = f"per_layer_config.{key}"
+        index = int(key) if isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 8 else count
+        if index >= count or not isinstance(values, Mapping):
+            raise view.invalid(where, f"an object, under the index of one of {count} layers", values)
+        if values.get("skip"):
+            raise ConfigError("skipped parts of layers are not modelled", where=view.where(where))
+        groups.setdefault(json.dumps(values, sort_keys=True, default=str), (values, set()))[1].add(index)
+    if len(groups) * count > MAX_OVERRIDDEN:
+        raise view.invalid("per_layer_config", f"at most {MAX_OVERRIDDEN // count} different entries", given)
+    return [(view.overlaid(values), frozenset(indices)) for values, indices in groups.values()]
 
 
 def _short(value: Any) -> str:
@@ -463,17 +499,13 @@ def _without_nested(outer: ConfigView, nesting: Nesting) -> ConfigView:
     """The class reads the keys of the outer config, or takes its own defaults; the latter is worth a warning."""
     if nesting.type is None:
         raise outer.missing(nesting.at)
-    facts = replace(_facts_or_raise(nesting.type, outer.raw), fields={**type_fields(nesting.type), **nesting.fields})
+    own = _facts_or_raise(nesting.type, outer.raw)
+    facts = replace(own, fields={**own.fields, **nesting.fields})
     if nesting.flat:
         return ConfigView(outer.raw, outer.path, nesting.type, facts, outer.reads, outer.notes)
     outer.notes.append(
-        f"the config has no {nesting.at}: every size below is the class default of {nesting.type}, "
+        f"the config has no {nesting.at}: every size below is the class default of {outer.model_type}, "
         "as transformers takes it. Is this a full config?"
     )
+    facts = replace(facts, fields={**facts.fields, **nesting.absent})
     return ConfigView({}, outer.where(nesting.at), nesting.type, facts, outer.reads, outer.notes)
-
-
-def type_fields(model_type: str) -> Mapping[str, Any]:
-    """The class defaults of a known type; empty for an unknown one."""
-    facts = type_facts(model_type)
-    return facts.fields if facts else {}

@@ -45,12 +45,17 @@ WANTED = re.compile(
     r"|k_eq_v|alibi)(_|$)"
 )
 UNWANTED = re.compile(
-    r"token|dropout|bias|vision|audio|image|video|layerdrop|position_embedding_type|_theta|hidden_act|loss|coef|label"
+    r"^model_type$|token|dropout|bias|vision|audio|image|video|layerdrop|position_embedding_type|_theta|hidden_act|loss|coef|label"
     r"|problem_type|patch|feature|speaker|codebook|feed_forward|layer_norm|vocab|ffn|input_channels|mtp_loss"
 )
 # Where a type keeps the config of the model that it caches for, if get_text_config does not say.
 PLACES = {"pi0": "vlm_config"}
 HEAD_KEYS = ("num_key_value_heads", "head_dim", "v_head_dim", "kv_channels")
+
+
+def telling(name):
+    """Whether a field may decide what a cache holds."""
+    return WANTED.search(name) and not UNWANTED.search(name)
 
 
 def plain(value):
@@ -69,7 +74,7 @@ def plain(value):
 def field_defaults(cls):
     found = {}
     for item in dataclasses.fields(cls):
-        if not WANTED.search(item.name) or UNWANTED.search(item.name):
+        if not telling(item.name):
             continue
         default = item.default
         if default is dataclasses.MISSING and item.default_factory is not dataclasses.MISSING:
@@ -108,14 +113,14 @@ def nesting(cls):
         return None
     at, text = found
     entry = {"at": at, "type": text.model_type}
+    laid = getattr(cls, "sub_configs_defaults", {}).get(at)
+    kept = {k: plain(v) for k, v in laid.init_kwargs.items() if telling(k)} if laid else {}
     partial = text_config(cls, **{at: {}})
-    if partial:
-        laid = getattr(cls, "sub_configs_defaults", {}).get(at)
-        # Most parents use these only where the whole sub-config is absent; some lay them under a partial one too.
-        if laid and vars(partial[1]).get("hidden_size") != vars(type(partial[1])()).get("hidden_size"):
-            entry["fields"] = {
-                k: plain(v) for k, v in laid.init_kwargs.items() if WANTED.search(k) and not UNWANTED.search(k)
-            }
+    # Most parents use these only where the whole sub-config is absent; some lay them under a partial one too.
+    if kept and partial and vars(partial[1]).get("hidden_size") != vars(type(partial[1])()).get("hidden_size"):
+        entry["fields"] = kept
+    elif kept:
+        entry["absent"] = kept
     flat = text_config(cls, num_hidden_layers=7)
     if flat and getattr(flat[1], "num_hidden_layers", None) == 7:
         entry["flat"] = True

@@ -41,6 +41,7 @@ QWEN4 = {
     "indexer_budget": 2048,
     "indexer_compress_ratio": 16,
 }
+CROSS = {"is_decoder": True, "add_cross_attention": True}
 # Class defaults that cannot be run as they are, and what is set instead. "a.b" is b inside a.
 EDITS = {
     **{name: {"is_decoder": True} for name in DECODER_ONLY_BERT.split()},
@@ -52,7 +53,7 @@ EDITS = {
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1},
     "emu3": {"vocabulary_map": {"<image>": 8711}},
-    "encoder-decoder": {"encoder": {"model_type": "bert"}, "decoder": {"model_type": "bert"}},
+    "encoder-decoder": {"encoder": {"model_type": "bert"}, "decoder": {"model_type": "bert", **CROSS}},
     "glm46v": {"text_config.rope_parameters": MROPE},
     "glm4v": {"text_config.rope_parameters": MROPE},
     "glm4v_moe": {"text_config.rope_parameters": MROPE, "text_config.head_dim": 128},
@@ -74,11 +75,11 @@ EDITS = {
     "qwen4_exp_text": QWEN4,
     "speech-encoder-decoder": {
         "encoder": {"model_type": "wav2vec2"},
-        "decoder": {"model_type": "bart", "is_decoder": True, "add_cross_attention": True},
+        "decoder": {"model_type": "bart", **CROSS},
     },
     "vision-encoder-decoder": {
         "encoder": {"model_type": "vit"},
-        "decoder": {"model_type": "gpt2", "is_decoder": True, "add_cross_attention": True},
+        "decoder": {"model_type": "gpt2", **CROSS},
     },
 }
 
@@ -189,7 +190,11 @@ def observe(found, brief):
 def predict(model, row, dtype="bfloat16"):
     """kvsize's (logical, storage) for one row."""
     cache, sequences, tokens, moment, encoder, *_ = row
-    size = engine.size(model, Workload(tokens, sequences, dtype, dtype, encoder), engine.Options(cache=cache))
+    size = engine.size(
+        model,
+        Workload(tokens, sequences, dtype, dtype, encoder),
+        engine.Options(cache=cache, version=transformers.__version__),
+    )
     steady = cache == "static" or moment == "decode"
     return size.logical_bytes, size.total_bytes if steady else size.after_prefill_bytes
 

@@ -16,7 +16,7 @@ from kvsize.architectures.recurrent import RECURRENT
 from kvsize.architectures.remote import REMOTE
 from kvsize.architectures.seq2seq import CROSS_ATTENDING, SEQ2SEQ, with_cross
 from kvsize.architectures.singular import SINGULAR
-from kvsize.config import MAX_DIMENSION, ConfigView, open_config, text_config, unknown_architecture
+from kvsize.config import MAX_DIMENSION, ConfigView, layer_overrides, open_config, text_config, unknown_architecture
 from kvsize.errors import ConfigError
 from kvsize.formats import FORMATS, canonical
 from kvsize.geometry import Geometry, Layer
@@ -87,7 +87,11 @@ def geometry(raw: Mapping[str, Any]) -> Geometry:
 
 def _build(adapter: Adapter, text: ConfigView) -> tuple[Layer, ...]:
     try:
-        return adapter(text)
+        layers = list(adapter(text))
+        for view, indices in layer_overrides(text):
+            changed = adapter(view)
+            layers = [changed[index] if index in indices else layer for index, layer in enumerate(layers)]
+        return tuple(layers)
     except ValueError as error:  # a value type refused what the config adds up to
         raise ConfigError(f"{text.model_type}: {error}", where=text.path) from error
 

@@ -148,15 +148,20 @@ def _shared_count(cfg: ConfigView, count: int) -> int:
 def gemma4(cfg: ConfigView) -> tuple[Layer, ...]:
     """Gemma 4: full layers have a wider head, and heads of their own where K is V; the last layers share."""
     local = heads(cfg)
-    wide = cfg.maybe("global_head_dim") or 512
-    k_is_v = cfg.flag("attention_k_eq_v") if cfg.declared("attention_k_eq_v") else True
-    count = cfg.maybe("num_global_key_value_heads") if k_is_v else None
-    full = Heads(count or local.count, wide, wide)
+    full = local if cfg.given("per_layer_config") else _gemma4_global(cfg, local)
     layers = tuple(
         Layer((Attention(full if kind == "full_attention" else local, _gemma4_span(cfg, kind)),), kind=kind)
         for kind in last_full(layer_types_of_gemma4)(cfg, cfg.layers())
     )
     return share_last(layers, _shared_count(cfg, len(layers)))
+
+
+def _gemma4_global(cfg: ConfigView, local: Heads) -> Heads:
+    """Heads of full layers as published; a saved config says the same in per_layer_config."""
+    wide = cfg.maybe("global_head_dim") or 512
+    k_is_v = cfg.flag("attention_k_eq_v") if cfg.declared("attention_k_eq_v") else True
+    count = cfg.maybe("num_global_key_value_heads") if k_is_v else None
+    return Heads(count or local.count, wide, wide)
 
 
 def layer_types_of_gemma4(cfg: ConfigView, _count: int) -> Sequence[str]:

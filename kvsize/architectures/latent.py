@@ -115,27 +115,37 @@ def shared_dsa(default: Sequence[bool] | None = None, every_from_one: int = 0) -
 def dots3_note(cfg: ConfigView) -> tuple[Layer, ...]:
     """dots.note: sliding layers have a latent of their own; index keys are computed from float32 inputs and stay so."""
     count = cfg.layers()
+    published = not cfg.given("per_layer_config")  # a saved config holds the sliding layers' sizes there
+    use_dsa = cfg.get("use_dsa") if cfg.given("use_dsa") else (True if published else None)
     use_window = cfg.get("use_sliding_window") is not False
-    full_type = "full_attention" if cfg.get("use_dsa") is False else "indexed_attention"
-    given = cfg.strings("layer_types")
-    kinds = given or [full_type if not use_window or i < 2 or i % 4 == 1 else "sliding_attention" for i in range(count)]
+    full = "full_attention" if use_dsa is False else "indexed_attention"
+    default = [full if not use_window or i < 2 or i % 4 == 1 else "sliding_attention" for i in range(count)]
+    kinds = cfg.strings("layer_types") or default
     if len(kinds) != count:
         raise ConfigError(f"has {len(kinds)} entries for {count} layers", where=cfg.where("layer_types"))
-    return tuple(_dots3_note_layer(cfg, full_type if kind == "full_attention" else kind) for kind in kinds)
+    if use_dsa is not None:
+        kinds = [full if kind in ("full_attention", "indexed_attention") else kind for kind in kinds]
+    return tuple(_dots3_note_layer(cfg, kind, published=published) for kind in kinds)
 
 
-def _dots3_note_layer(cfg: ConfigView, kind: str) -> Layer:
+def _dots3_note_layer(cfg: ConfigView, kind: str, *, published: bool) -> Layer:
     if kind == "sliding_attention":
         window = cfg.maybe("sliding_window") or cfg.maybe("sliding_window_size") or 512
-        head = cfg.maybe("swa_head_dim") or 256
-        nope = cfg.maybe("swa_qk_nope_head_dim") or 192
-        rope = cfg.maybe("swa_qk_rope_head_dim") or head - nope
-        expanded = Heads(cfg.maybe("swa_num_attention_heads") or 64, nope + rope, cfg.maybe("swa_v_head_dim") or 128)
-        entry = Latent(cfg.maybe("swa_kv_lora_rank") or 1024, rope, expanded)
+        entry = _dots3_note_sliding(cfg) if published else latent(cfg)
         return Layer((Attention(entry, Sliding(window)),), kind=kind)
     if kind == "full_attention":
         return Layer((Attention(latent(cfg), Full()),), kind=kind)
+    if kind != "indexed_attention":
+        raise ConfigError(f"{cfg.model_type} has no rule for layer type {kind!r}", where=cfg.where("layer_types"))
     return indexed_layer(latent(cfg), cfg.need("index_head_dim"), "float32")
+
+
+def _dots3_note_sliding(cfg: ConfigView) -> Latent:
+    """configuration_dots3_note.py sliding_config, with its defaults."""
+    nope = cfg.maybe("swa_qk_nope_head_dim") or 192
+    rope = cfg.maybe("swa_qk_rope_head_dim") or (cfg.maybe("swa_head_dim") or 256) - nope
+    expanded = Heads(cfg.maybe("swa_num_attention_heads") or 64, nope + rope, cfg.maybe("swa_v_head_dim") or 128)
+    return Latent(cfg.maybe("swa_kv_lora_rank") or 1024, rope, expanded)
 
 
 def mistral_large4(cfg: ConfigView) -> tuple[Layer, ...]:
