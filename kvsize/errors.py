@@ -11,6 +11,8 @@
 Exit 0 means done (or yes), 1 means the answer is no, 70 means a bug in kvsize.
 """
 
+from __future__ import annotations
+
 
 class KvsizeError(Exception):
     """Base of the tree: what went wrong, where, what was found, and what to do next."""
