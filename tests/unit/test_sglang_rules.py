@@ -292,6 +292,12 @@ def test_float32_is_cast_down(dtype, kind, want):
     assert engine.kv_format(model(FULL, kind=kind, dtype=dtype), Workload(1))[0] == want
 
 
+@pytest.mark.parametrize(("scheme", "want"), [("fp8", "fp8_e4m3"), ("fp8_e4m3", "fp8_e4m3"), ("nvfp4", "bfloat16")])
+def test_a_checkpoint_with_fp8_scales_gets_an_fp8_cache(scheme, want):
+    assert engine.kv_format(model(FULL, kv_scheme=scheme), Workload(1))[0] == want
+    assert engine.kv_format(model(FULL, kv_scheme=scheme), Workload(1, 1, "bfloat16", "bfloat16"))[0] == "bfloat16"
+
+
 @pytest.mark.parametrize("kv", ["nvfp4", "mxfp4", "q8_0", "int8"])
 def test_formats_without_a_modelled_pool_are_refused(kv):
     with pytest.raises(UnsupportedError):

@@ -122,7 +122,7 @@ def size(geometry: Geometry, workload: Workload, options: Options) -> CacheSize:
         ),
         transient_bytes=max((part.outgrown for part in layers), default=0) * workload.sequences,
         step_tokens=256,
-        format_source=f"given, scales in {name}" if rules.quantizes else source,
+        format_source="given" if rules.quantizes else source,
         evidence="exact" if options.version == VERSION and geometry.model_type in models.WEIGHED else "derived",
         notes=tuple(_notes(geometry, workload, options)),
     )

@@ -16,7 +16,7 @@ from kvsize.engines.sglang.cells import LayerCell, Layout, charged_layers, layer
 from kvsize.engines.sglang.pool import Plan, Settings, live_window, plan
 from kvsize.errors import UnsupportedError, UsageError
 from kvsize.formats import canonical, format_of
-from kvsize.geometry import Attention, Geometry, IndexKey
+from kvsize.geometry import Geometry
 
 VERSION = "0.5.23"
 
@@ -160,6 +160,8 @@ def kv_format(geometry: Geometry, workload: Workload) -> tuple[str, str]:
         )
     if name != "auto":
         return name, "given"
+    if geometry.kv_scheme in ("fp8", "fp8_e4m3"):  # mem_cache/kv_cache_dtype.py configure_kv_cache_dtype
+        return "fp8_e4m3", "the checkpoint brings scales for an fp8 cache"
     if geometry.dtype in ("bfloat16", "float16"):
         return geometry.dtype, "config"
     cast = "bfloat16" if geometry.model_type.startswith("gemma") else "float16"
@@ -201,7 +203,7 @@ def _settings(geometry: Geometry, options: Options) -> Settings:
     drafts = options.num_speculative_tokens
     requests = options.max_running_requests
     return Settings(
-        page=options.page_size or (INDEXED_PAGE if _is_indexed(geometry) else 1),
+        page=options.page_size or (INDEXED_PAGE if models.is_indexed(geometry) else 1),
         context_length=options.max_model_len or limit,
         stages=options.pipeline_parallel_size,
         replicas=options.data_parallel_size,
@@ -230,12 +232,6 @@ def _slots_per_request(geometry: Geometry, options: Options) -> int:
 def _state_format(geometry: Geometry, options: Options) -> str:
     stated = geometry.state_dtype if geometry.model_type in models.STATE_DTYPE_TYPES else None
     return options.mamba_ssm_cache_dtype or stated or "float32"
-
-
-def _is_indexed(geometry: Geometry) -> bool:
-    return any(
-        isinstance(s, Attention) and isinstance(s.entry, IndexKey) for layer in geometry.layers for s in layer.stores
-    )
 
 
 # -- bytes of a request ------------------------------------------------------------------------------------------------
@@ -344,7 +340,7 @@ def _notes(model: Model, workload: Workload, options: Options, name: str) -> lis
             "a request's window tokens are the most it holds while decoding; while a prompt is read, up to "
             f"{options.chunked_prefill_size:,} tokens (--chunked-prefill-size) more"
         )
-    if _is_indexed(geometry):
+    if models.is_indexed(geometry):
         notes += _index_notes(settings, workload, name)
     if workload.tokens > settings.context_length:
         notes.append(f"SGLang takes requests of up to {settings.context_length:,} tokens here")

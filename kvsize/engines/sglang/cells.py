@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from kvsize.engines.sglang.models import INDEXED, is_encoder_decoder, stated, states_pooled, windows_pooled
+from kvsize.engines.sglang.models import is_encoder_decoder, is_indexed, stated, states_pooled, windows_pooled
 from kvsize.errors import UnsupportedError
 from kvsize.formats import Format, format_of
 from kvsize.geometry import (
@@ -130,17 +130,11 @@ def _entry_bytes(geometry: Geometry, entry: Entry, layout: Layout) -> int:
         case Heads():
             return _heads_bytes(_charged_heads(geometry, entry), layout)
         case Latent():
-            return latent_bytes(entry, layout, geometry.architecture in INDEXED and _has_indexer(geometry))
+            return latent_bytes(entry, layout, is_indexed(geometry))
         case IndexKey():
             return index_bytes(entry, layout)
         case _ as never:
             assert_never(never)
-
-
-def _has_indexer(geometry: Geometry) -> bool:
-    return any(
-        isinstance(s, Attention) and isinstance(s.entry, IndexKey) for layer in geometry.layers for s in layer.stores
-    )
 
 
 def _charged_heads(geometry: Geometry, entry: Heads) -> Heads:

@@ -141,7 +141,7 @@ def _unfit(geometry: Geometry, name: str) -> str | None:
         return "the class is not among those whose latent SGLang caches"
     if latent and any(isinstance(entry, Heads) for entry in entries) and name != "PixtralForConditionalGeneration":
         return "SGLang takes the class for one with a latent (MLA), and this model caches heads"
-    if any(isinstance(entry, IndexKey) for entry in entries) and name not in INDEXED:
+    if is_indexed(geometry) and name not in INDEXED:
         return "no rule for the indexer of this class"
     if name in WINDOWED - WINDOWS_OPTIONAL and not any(is_window(layer) for layer in geometry.layers):
         return "SGLang gives this class a window pool, and no layer has a window"
@@ -164,6 +164,13 @@ def states_pooled(geometry: Geometry) -> bool:
     """Whether recurrent states get slots; SGLang charges the layers of other types as attention."""
     return geometry.model_type in STATE_TYPES and any(
         isinstance(store, Recurrent) for layer in geometry.layers for store in layer.stores
+    )
+
+
+def is_indexed(geometry: Geometry) -> bool:
+    """Whether a layer runs a sparse-attention indexer (DSA)."""
+    return any(
+        isinstance(s, Attention) and isinstance(s.entry, IndexKey) for layer in geometry.layers for s in layer.stores
     )
 
 
