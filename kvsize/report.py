@@ -378,6 +378,69 @@ class ClaimDoc:
     notes: list[str]
 
 
+@dataclass(frozen=True, slots=True)
+class FigureDoc:
+    """One printed figure beside its prediction.
+
+    `printed` as it stands in the log; `least` and `most` what its digits leave open, in bytes, tokens or its own unit.
+    `difference` is what lies between them and the prediction. `ranks` that printed it, `count` times together.
+    """
+
+    line: int
+    quantity: str
+    label: str
+    printed: str
+    unit: str
+    least: int | float
+    most: int | float
+    predicted: str | None
+    predicted_least: int | float | None
+    predicted_most: int | float | None
+    difference: int | float
+    status: Literal["agrees", "contradicts", "taken", "inside", "outside", "not_predicted"]
+    explanation: str
+    ranks: list[str]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class WasteDoc:
+    """Memory that holds nothing, or the same twice. `share` is of one request's cache; null where it is not counted."""
+
+    what: str
+    share: float | None
+    bytes: int | None
+    flag: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerDoc:
+    """One start of one server. `version` as the log names it, `sized_as` the release whose rules were used."""
+
+    name: str
+    engine: str
+    version: str | None
+    sized_as: str | None
+    evidence: Evidence | None
+    model: ModelDoc
+    model_source: str
+    settings: dict[str, Any]
+    verdict: Literal["agrees", "contradicts", "not_predicted"]
+    figures: list[FigureDoc]
+    waste: list[WasteDoc]
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileDoc:
+    """`kvsize reconcile LOG`: every figure of a start-up log against the prediction."""
+
+    schema: Literal["kvsize.reconcile/1"]
+    log: str
+    verdict: Literal["agrees", "contradicts", "not_predicted"]
+    servers: list[ServerDoc]
+
+
 DOCUMENTS: dict[str, type[Any]] = {
     "size": SizeDoc,
     "layers": LayersDoc,
@@ -388,5 +451,6 @@ DOCUMENTS: dict[str, type[Any]] = {
     "gpus": GpusDoc,
     "audit": AuditDoc,
     "claim": ClaimDoc,
+    "reconcile": ReconcileDoc,
     "error": ErrorDoc,
 }

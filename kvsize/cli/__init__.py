@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "layers": ("kvsize.cli.layers", "What each layer keeps, and the config keys it comes from."),
     "probe": ("kvsize.cli.probe", "What the installed transformers really caches, beside kvsize's rule."),
     "audit": ("kvsize.cli.audit", "Published formulas against the truth, or what a claimed figure comes from."),
+    "reconcile": ("kvsize.cli.reconcile", "An engine's start-up log, figure by figure, against the prediction."),
     "gpus": ("kvsize.cli.gpus", "GPUs as their drivers and torch report them, and this machine's."),
     "models": ("kvsize.cli.models", "The bundled catalogue, and every architecture kvsize knows."),
     "schema": ("kvsize.cli.schema", "The JSON Schema of a document."),

@@ -55,6 +55,9 @@ def fit(
     cuda_graphs: Annotated[str | None, typer.Option("--cuda-graphs", metavar="BYTES", help="As measured.")] = None,
     non_torch: Annotated[str | None, typer.Option("--non-torch", metavar="BYTES", help="As measured.")] = None,
     reserve: Annotated[str | None, typer.Option("--reserve", metavar="BYTES", help="Keep this free.")] = None,
+    calibration: Annotated[
+        str | None, typer.Option("--calibration", metavar="FILE", help="As reconcile --calibrate stored it.")
+    ] = None,
     accept_tight: Annotated[bool, typer.Option("--accept-tight", help="Exit 0 for a tight fit too.")] = False,
     solve: Annotated[str | None, typer.Option("--solve", metavar="WHAT", help=", ".join(SOLVE))] = None,
     emit_for: Annotated[str | None, typer.Option("--emit", metavar="WHAT", help=", ".join(EMIT))] = None,
@@ -82,7 +85,10 @@ def fit(
         "mem_fraction_static": mem_fraction_static,
         "max_num_seqs": max_num_seqs,
         "enforce_eager": enforce_eager,
-        "overrides": {name: measured(value, name) for name, value in overrides.items() if value is not None},
+        "overrides": {
+            **calibrated(calibration, engine, files.id),
+            **{name: measured(value, name) for name, value in overrides.items() if value is not None},
+        },
     }
     case = make_case(
         files,
@@ -119,6 +125,19 @@ def chosen(value: str | None, known: tuple[str, ...], flag: str) -> None:
 def measured(text: str, name: str) -> int:
     """A figure that replaces an estimate."""
     return 0 if text == "0" else parse_bytes(text, "--" + name.replace("_", "-"))
+
+
+def calibrated(file: str | None, engine: str, model: str) -> dict[str, int]:
+    """What a server of this engine and model measured at its start; nothing where no file is given.
+
+    Raises:
+        UsageError: the file is of another engine or model.
+    """
+    if file is None:
+        return {}
+    from kvsize.logs.calibration import overrides
+
+    return overrides(file, engine.partition("@")[0], model)
 
 
 def workload_of(ctx: str, batch: int, kv_dtype: str, encoder_ctx: str | None) -> Workload:

@@ -20,6 +20,7 @@ MODULES: Mapping[str, str] = {
     "FitDoc": "kvsize.tables.fit",
     "GpusDoc": "kvsize.tables.gpus",
     "CompareDoc": "kvsize.tables.compare",
+    "ReconcileDoc": "kvsize.tables.reconcile",
     "AuditDoc": "kvsize.tables.audit",
     "ClaimDoc": "kvsize.tables.claim",
     "ValidateDoc": "kvsize.tables.validate",
