@@ -19,11 +19,11 @@ import shapes
 from inprocess import kvsize
 
 from kvsize.architectures import geometry
+from kvsize.documents import SizeDoc, to_dict
 from kvsize.engines import CacheSize, Workload, load_engine
 from kvsize.engines import transformers as engine
 from kvsize.errors import KvsizeError, UnsupportedError
 from kvsize.geometry import Attention, Chunked, Full, Geometry, Heads, Layer, Reference, Sliding
-from kvsize.documents import SizeDoc, to_dict
 
 LINEAR = ("dynamic", "static", "offloaded", "offloaded_static")
 anything = shapes.geometries(shapes.attentions, shapes.recurrents)
