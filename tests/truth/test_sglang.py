@@ -14,6 +14,7 @@ from kvsize.errors import ConfigError, UnsupportedError
 from kvsize.formats import format_of
 
 TRUTH = Path(__file__).parents[2] / "validate" / "truth"
+GIB = 1 << 30
 FILES = ("sglang-0.5.23.jsonl", "sglang-0.5.23-hub.jsonl")
 
 # Rows that the engine does not match, with the reason.
@@ -116,3 +117,26 @@ def test_every_row_is_there():
     rows = [json.loads(line) for name in FILES for line in (TRUTH / name).read_text().splitlines()[1:]]
     runs = [run for row in rows for run in row["runs"]]
     assert (len(rows), len(runs), sum("refused" in run for run in runs)) == (277, 1143, 107)
+
+
+def posted():
+    for line in (TRUTH / "sglang-logs.jsonl").read_text().splitlines()[1:]:
+        row = json.loads(line)
+        yield pytest.param(row, id=f"{row['name']}-{row['tokens']}")
+
+
+@pytest.mark.parametrize("row", list(posted()))
+def test_posted_start_up_lines_come_out_to_their_last_digit(row):
+    chosen = engine.Options(**row["settings"])
+    model = engine.resolve(geometry(row["config"]), row["kv"], chosen)
+    slots = row["tokens"] + model.settings.page  # the printed size holds the padding page, the printed tokens do not
+    whole = sum(cell.token for cell in model.cells) * slots / GIB
+    shown = {
+        "k_gib": whole / 2,
+        "v_gib": whole / 2,
+        "kv_gib": whole,
+        "latent_gib": sum(cell.kv for cell in model.cells) * slots / GIB,
+    }
+    printed = {key: row[key] for key in shown if key in row}
+    assert printed
+    assert {key: round(shown[key], 2) for key in printed} == printed
