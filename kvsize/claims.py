@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
+from math import ceil, floor
 
 from kvsize.architectures import geometry as geometry_of
 from kvsize.audit import parameters
@@ -89,8 +90,11 @@ class Figure:
     def bounds(self) -> tuple[int, int, int]:
         """Bytes as written, and the least and the most that its precision allows."""
         size = self.units[0].size
-        middle, least, most = (self.number + off for off in (0, -self.half, self.half))
-        return round(middle * size), round(least * size), round(most * size)
+        return (
+            round(self.number * size),
+            ceil((self.number - self.half) * size),
+            floor((self.number + self.half) * size),
+        )
 
 
 def parse_figure(text: str) -> Figure:

@@ -102,7 +102,7 @@ def readings(tokens: int, longest: int | None) -> list[Reading]:
 
 def other_thousands(tokens: int) -> list[Reading]:
     """128k read as 128,000 where 131,072 was asked for, or the other way round."""
-    for own, other in ((1024, 1000), (1000, 1024)):
+    for own, other in ((1000, 1024), (1024, 1000)):
         if tokens % own == 0:
             length = tokens // own * other
             words = f"{tokens // own:,}k read as {length:,} tokens"
@@ -144,7 +144,7 @@ def widths(asked: Format, dtype: str | None, config: Mapping[str, Any]) -> list[
     add("4-bit", 140, "half a byte an element (4 bits)", Fraction(1, 2))
     add("q8_0", 150, "llama.cpp's q8_0: 34 bytes for 32 elements", Fraction(34, 32))
     for size in (own * 8, Fraction(8)):
-        add("bits", 170, f"bits counted as bytes: {_number(size)} for an element", size)
+        add("bits", 210, f"bits counted as bytes: {_number(size)} for an element", size)
     return found
 
 
