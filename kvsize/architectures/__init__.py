@@ -45,6 +45,8 @@ STATED_KEYS = (
     "head_dim",
     "intermediate_size",
     "sliding_window_size",
+    "encoder_layers",
+    "num_layers",
 )
 
 

@@ -110,6 +110,26 @@ def test_a_decoder_shorter_than_num_hidden_layers_is_charged_in_full():
     assert size.overhead_bytes == 4 * 1000 * 4096
 
 
+@pytest.mark.parametrize("key", ["encoder_layers", "num_layers"])
+def test_without_num_hidden_layers_the_encoders_depth_counts(key):
+    both = Layer((Attention(HEADS), Attention(HEADS, Encoder())))
+    assert charged_layers(model(both, both, kind="bart", name="BartModel", stated=((key, 4),))) == 4
+    assert charged_layers(model(both, both, kind="bart", name="BartModel")) == 2
+
+
+def test_models_without_a_cache_are_charged_as_attention():
+    nothing = Layer(kind="no_cache")
+    size = answer(model(nothing, nothing, kind="openai-gpt", name="OpenAIGPTLMHeadModel", hidden_size=4096))
+    assert size.total_bytes == 2 * 1000 * 2 * 4096 * 2
+    assert size.evidence == "derived"
+
+
+def test_one_tensor_for_k_and_v_is_counted_twice():
+    states = Layer((Attention(Heads(1, 4096, 0)),))
+    found = cells(model(states, kind="xlnet", name="XLNetLMHeadModel", hidden_size=4096), tensor=8)
+    assert found[0].kv == 4 * 256 * 2
+
+
 def test_a_stray_head_count_is_trusted_over_the_class():
     stated = (("num_key_value_heads", 2), ("hidden_size", 4096))
     mha = Layer((Attention(Heads(32, 128, 128)),))

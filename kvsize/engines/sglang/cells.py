@@ -70,15 +70,20 @@ class LayerCell:
 
 
 def charged_layers(geometry: Geometry) -> int:
-    """How many layers SGLang counts: the config's num_hidden_layers, whatever the decoder has."""
+    """How many layers SGLang counts: the config's num_hidden_layers (the encoder's), whatever the decoder has."""
+    count = len(geometry.layers)
     given = stated(geometry, "num_hidden_layers")
     if geometry.model_type == "longcat_flash":  # configs/longcat_flash.py: two attention blocks a layer
-        return given or len(geometry.layers) // 2
-    return given or len(geometry.layers) if is_encoder_decoder(geometry) else len(geometry.layers)
+        return given or count // 2
+    if is_encoder_decoder(geometry):
+        return given or stated(geometry, "encoder_layers") or stated(geometry, "num_layers") or count
+    return count
 
 
 def layer_cells(geometry: Geometry, layout: Layout) -> tuple[LayerCell, ...]:
     """The cell of each layer of the geometry. Layers that read another's cache are charged like the rest."""
+    if not any(layer.stores for layer in geometry.layers):  # models that cache nothing are charged all the same
+        return (LayerCell(kv=_heads_bytes(_common_heads(geometry), layout)),) * len(geometry.layers)
     windows, slots = windows_pooled(geometry), states_pooled(geometry)
     return tuple(_cell(geometry, layer, layout, windows, slots) for layer in geometry.layers)
 
@@ -117,9 +122,10 @@ def _common_heads(geometry: Geometry) -> Heads:
     """Heads of a layer that SGLang takes for attention: those of the model's attention layers, or of its config."""
     for layer in geometry.layers:
         for store in layer.stores:
-            if isinstance(store, Attention) and isinstance(store.entry, Heads):
+            if isinstance(store, Attention) and isinstance(store.entry, Heads) and store.entry.v_dim:
                 return store.entry
-    count, hidden = stated(geometry, "num_attention_heads"), stated(geometry, "hidden_size")
+    count = geometry.num_attention_heads
+    hidden = geometry.hidden_size or stated(geometry, "hidden_size")
     if count is None or hidden is None or hidden < count:
         raise UnsupportedError("no attention layer, and the config names no heads for SGLang to count")
     return Heads(count, hidden // count, hidden // count)
@@ -139,6 +145,8 @@ def _entry_bytes(geometry: Geometry, entry: Entry, layout: Layout) -> int:
 
 def _charged_heads(geometry: Geometry, entry: Heads) -> Heads:
     """model_config.py reads num_key_value_heads and head_dim off any config, also where the class ignores them."""
+    if not entry.v_dim:  # one tensor that is K and V at once: SGLang counts both
+        return _common_heads(geometry)
     queries, hidden = geometry.num_attention_heads, stated(geometry, "hidden_size")
     count, k_dim, v_dim = entry.count, entry.k_dim, entry.v_dim
     if count == queries:

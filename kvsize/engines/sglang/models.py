@@ -145,7 +145,7 @@ def _unfit(geometry: Geometry, name: str) -> str | None:
         return "no rule for the indexer of this class"
     if name in WINDOWED - WINDOWS_OPTIONAL and not any(is_window(layer) for layer in geometry.layers):
         return "SGLang gives this class a window pool, and no layer has a window"
-    if not entries and not states_pooled(geometry) and stated(geometry, "num_attention_heads") is None:
+    if not entries and not states_pooled(geometry) and geometry.num_attention_heads is None:
         return "no layer caches keys and values, and SGLang has no state pool for this type"
     return None
 
@@ -202,6 +202,8 @@ def doubtful(geometry: Geometry, charged: int) -> str | None:
             "buffers to the encoder and to cross attention (model_config.py num_attention_layers): about a third of "
             "these tokens"
         )
+    if not any(layer.stores for layer in geometry.layers):
+        return "the model caches nothing; the figures are what SGLang's sizing code gives: every layer as attention"
     if is_encoder_decoder(geometry):
         return "SGLang serves no model of this class; the figures are what its sizing code makes of the decoder"
     if not states_pooled(geometry) and any(isinstance(s, Recurrent) for ly in geometry.layers for s in ly.stores):
