@@ -6,7 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvsize.report import AuditDoc, AuditedDoc, PublishedDoc, SaysDoc, TallyDoc
-from kvsize.tables.page import INDENT, Grid, Line, Style, View, beside, columns, flow, headline, labelled, paragraph
+from kvsize.tables.page import (
+    INDENT,
+    Grid,
+    Line,
+    Style,
+    View,
+    beside,
+    columns,
+    flow,
+    headline,
+    labelled,
+    paragraph,
+    wrap,
+)
 from kvsize.tables.units import amount, times, unit_for
 
 MOST_MODELS = 8  # shown one by one; more are counted
@@ -29,7 +42,9 @@ def _one(audited: AuditedDoc, document: AuditDoc, view: View) -> list[Line]:
     figure = amount(audited.true_bytes, exact=view.exact)
     exact = "" if view.exact or audited.true_bytes < 1024 else f" ({audited.true_bytes:,} bytes)"
     lines = headline(audited.model.id, audited.model.attention, view)
-    lines.append([(INDENT, ""), (figure, "answer"), (f"{exact} for {_asked(document)}", "")])
+    first, *more = wrap(f"{figure}{exact} for {_asked(document)}", view.columns - len(INDENT))
+    lines.append([(INDENT, ""), (figure, "answer"), (first.removeprefix(figure), "")])
+    lines += [[(INDENT + text, "")] for text in more]
     lines += [[(INDENT, ""), (text, "dim")] for text in flow(_facts(document), view.columns - len(INDENT))]
     return [*lines, [], *_says(audited, document, view), *_silent(audited, document, view)]
 
@@ -94,12 +109,13 @@ def _over_many(document: AuditDoc, view: View) -> list[Line]:
     named = {formula.id: formula for formula in document.formulas}
     lines = paragraph(f"{len(document.models)} models, {_asked(document)} each, 2 bytes an element", view, "title")
     lines += [[(INDENT, ""), ("against " + " · ".join(_facts(document)), "dim")], []]
-    rows = [_row(tally, named[tally.formula]) for tally in ranked(document.tallies)]
-    heads = [("", "", "models", "", "", "", "says / truth", ""), ("formula", *HEADS)]
-    texts = columns([*heads, *rows], gap=2, left=(0,))
-    lines += [[(INDENT + text.rstrip(), "dim" if index < len(heads) else "")] for index, text in enumerate(texts)]
+    shown = HEADS if view.columns >= ROOMY else tuple(name for name in HEADS if name != "none")
+    rows = [_row(tally, named[tally.formula], shown) for tally in ranked(document.tallies)]
+    texts = columns([("formula", *shown), *rows], gap=2 if view.columns >= ROOMY else 1, left=(0,))
+    lines += [[(INDENT + text.rstrip(), "" if index else "dim")] for index, text in enumerate(texts)]
     lines.append([])
-    lines += labelled("right", "within 2 % of the truth", view)
+    lines += labelled("right", "within 2 % of the truth; high, low: models for which it is further off", view)
+    lines += labelled("least", "what the formula says / the truth, over the models for which it says anything", view)
     lines += labelled("none", "needs what the model lacks: a latent, a parameter count, hidden_size", view)
     for note in document.notes:
         lines += labelled("note", note, view)
@@ -107,6 +123,7 @@ def _over_many(document: AuditDoc, view: View) -> list[Line]:
     return [*lines, *labelled("more", told, view)]
 
 
+ROOMY = 72  # columns that hold every column of the table
 HEADS = ("right", "high", "low", "none", "least", "median", "most")
 
 
@@ -115,10 +132,9 @@ def ranked(tallies: Sequence[TallyDoc]) -> list[TallyDoc]:
     return sorted(tallies, key=lambda tally: (-tally.right, tally.none))
 
 
-def _row(tally: TallyDoc, formula: PublishedDoc) -> tuple[str, ...]:
-    counts = (tally.right, tally.high, tally.low, tally.none)
-    ratios = (ratio_text(value) for value in (tally.least, tally.median, tally.most))
-    return (formula.name, *(f"{count}" for count in counts), *ratios)
+def _row(tally: TallyDoc, formula: PublishedDoc, shown: Sequence[str]) -> tuple[str, ...]:
+    values = (getattr(tally, name) for name in shown)
+    return (formula.name, *(f"{value}" if isinstance(value, int) else ratio_text(value) for value in values))
 
 
 def ratio_text(value: float | None) -> str:
