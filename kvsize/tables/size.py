@@ -152,6 +152,10 @@ def _why_slope(document: SizeDoc) -> str:
 
 def _why_fixed(document: SizeDoc) -> str:
     spans = {store.span for run in document.layers for store in run.stores}
+    if not document.cache.marginal_bytes_per_token and any(
+        _grows(run, document.workload.ctx) for run in document.layers
+    ):
+        return "the next token still fits what is allocated"
     fixed = [run for run in document.layers if run.bytes and not _grows(run, document.workload.ctx)]
     beside = {"constant": "the states of each layer", "encoder": "the encoder's tokens"}
     return _counted(fixed) or next((words for span, words in beside.items() if span in spans), "")
