@@ -540,6 +540,7 @@ def test_a_server_that_does_not_start_says_what_would():
     [
         {"block_size": 0},
         {"kv_memory": 0},
+        {"kv_memory": "60GiB"},
         {"tensor_parallel_size": -1},
         {"num_speculative_tokens": -1},
         {"mamba_ssm_cache_dtype": "int8"},

@@ -47,8 +47,8 @@ class Options:
     def __post_init__(self) -> None:
         for name in COUNTS:
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"--{name.replace('_', '-')} must be at least 1", got=str(value))
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise UsageError(f"--{name.replace('_', '-')} must be a whole number, at least 1", got=str(value)[:40])
         if self.num_speculative_tokens < 0:
             raise UsageError("--num-speculative-tokens must not be negative", got=str(self.num_speculative_tokens))
         for name, known in (
