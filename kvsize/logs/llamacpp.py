@@ -14,7 +14,7 @@ from kvsize.engines.llamacpp import versions
 from kvsize.engines.llamacpp.rows import Rows, kept, reading
 from kvsize.errors import KvsizeError
 from kvsize.formats import format_of
-from kvsize.geometry import Geometry
+from kvsize.geometry import Attention, Geometry, Latent, Layer
 from kvsize.logs.lines import Figure
 from kvsize.logs.server import Server
 from kvsize.logs.verdict import Findings, Verdict, Waste, judge, unpredicted
@@ -32,6 +32,7 @@ INFO = {
     "n_embd_head_v": "attention.value_length",
     "n_swa": "attention.sliding_window",
 }
+UBATCHES = (512, 256, 1024, 2048, 128)
 _NUMBERS = re.compile(r"-?\d{1,15}")
 
 
@@ -137,6 +138,8 @@ def reconcile(server: Server, geometry: Geometry, assumed: dict[str, Any]) -> Fi
         UnsupportedError: llama.cpp, or kvsize, refuses this model or these settings.
     """
     options = options_of(server, assumed)
+    if assumed.get("heads_in_full"):
+        geometry = _expanded(geometry)
     tokens = options.n_ctx or _printed_cells(server) or geometry.max_tokens or 4096
     if options.n_ctx is None:
         options = replace(options, n_ctx=tokens)
@@ -267,13 +270,37 @@ def _waste(
         yield Waste(what, spare / plan.cells.cells, None, f"--ctx-size {plan.cells.cells}")
 
 
-def hypotheses(server: Server) -> list[dict[str, Any]]:
-    """What the log leaves open: the build, where none is named or its rules are not known."""
-    newest: list[dict[str, Any]] = [{"version": versions.VERSION}, {"version": "b6173"}]
-    if server.version is None:
-        return newest
-    try:
-        versions.build(server.version)
-    except KvsizeError:
-        return newest
-    return [{}]
+def hypotheses(server: Server, geometry: Geometry) -> Iterator[dict[str, Any]]:
+    """What the log leaves open: the build, where none is named or its rules are not known, and the micro-batch."""
+    builds = _builds(server)
+    yield from builds
+    if "n_ubatch" not in server.settings:
+        yield from (build | {"n_ubatch": size} for build in builds for size in UBATCHES)
+    if builds[0] and _expanded(geometry) != geometry:
+        yield {**builds[0], "heads_in_full": True}
+
+
+def _builds(server: Server) -> list[dict[str, Any]]:
+    if server.version is not None:
+        try:
+            versions.build(server.version)
+        except KvsizeError:
+            pass
+        else:
+            return [{}]
+    return [{"version": versions.VERSION}, {"version": "b6173"}]
+
+
+def _expanded(geometry: Geometry) -> Geometry:
+    """The model as builds before April 2025 kept it: without MLA, its heads in full."""
+    return replace(geometry, layers=tuple(_expanded_layer(layer) for layer in geometry.layers))
+
+
+def _expanded_layer(layer: Layer) -> Layer:
+    stores = tuple(
+        replace(store, entry=store.entry.expanded)
+        if isinstance(store, Attention) and isinstance(store.entry, Latent)
+        else store
+        for store in layer.stores
+    )
+    return replace(layer, stores=stores)

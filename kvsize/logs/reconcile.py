@@ -7,7 +7,7 @@ states is never changed to make a figure fit.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal, TypeAlias
@@ -27,11 +27,6 @@ MODULES: Mapping[str, str] = {
     "ollama": "kvsize.logs.llamacpp",
     "trtllm": "kvsize.logs.trtllm",
 }
-# What logs of vLLM often leave open, one value for each range of rules
-VERSIONS = ("0.33.0", "0.26.0", "0.20.1", "0.19.0", "0.15.0", "0.11.0", "0.9.2", "0.8.5")
-CAPABILITIES = ("9.0", "10.0", "8.0", "12.0")
-STEPS = (8192, 2048, 16384)
-
 
 Overall: TypeAlias = Literal["agrees", "contradicts", "not_predicted"]
 
@@ -48,11 +43,12 @@ class Reconciled:
 
     @property
     def verdict(self) -> Overall:
-        """contradicts: one figure does; agrees: none does, and at least one was predicted; else not_predicted."""
+        """contradicts: one figure does; agrees: one was predicted, and none contradicts; else not_predicted."""
         statuses = {verdict.status for verdict in self.findings.verdicts}
         if "contradicts" in statuses:
             return "contradicts"
-        return "agrees" if statuses & {"agrees", "taken"} else "not_predicted"
+        of_the_cache = {v.status for v in self.findings.verdicts if v.figure.quantity not in memory.QUANTITIES}
+        return "agrees" if of_the_cache & {"agrees", "inside"} else "not_predicted"
 
 
 def reconcile(
@@ -108,7 +104,7 @@ def _findings(server: Server, geometry: Geometry) -> Findings:
     module = importlib.import_module(MODULES[server.engine])
     plainest: Findings | None = None
     refusal: Exception | None = None
-    for assumed in hypotheses(server):
+    for assumed in module.hypotheses(server, geometry):
         try:
             findings: Findings = module.reconcile(server, geometry, assumed)
         except (UnsupportedError, UsageError, ConfigError) as error:
@@ -116,14 +112,15 @@ def _findings(server: Server, geometry: Geometry) -> Findings:
             continue
         if not findings.contradictions:
             if assumed and plainest is not None:
-                findings.notes.append(f"the log does not say, but its figures do: {_words(assumed)}")
+                findings.notes.append(f"not in the log, and assumed since its figures then fit: {_words(assumed)}")
             return findings
         plainest = plainest or findings
     return plainest or _refused(server, refusal)
 
 
 def _words(assumed: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in assumed.items())
+    """Assumptions as people say them; a switch by its name alone."""
+    return ", ".join(name.replace("_", " ") + ("" if value is True else f" {value}") for name, value in assumed.items())
 
 
 def _refused(server: Server, refusal: Exception | None) -> Findings:
@@ -133,27 +130,3 @@ def _refused(server: Server, refusal: Exception | None) -> Findings:
         if figure.quantity not in memory.QUANTITIES:
             findings.add(unpredicted(figure, "refused, see the note"))
     return findings
-
-
-def hypotheses(server: Server) -> Iterator[dict[str, Any]]:
-    """What may be filled in where the log is silent, plainest first."""
-    match server.engine:
-        case "vllm":
-            yield from _vllm(server)
-        case "llama.cpp" | "ollama":
-            yield from llamacpp.hypotheses(server)
-        case _:
-            yield {}
-
-
-def _vllm(server: Server) -> Iterator[dict[str, Any]]:
-    known = server.settings
-    versions: list[dict[str, Any]] = [{}] if server.version else [{"version": version} for version in VERSIONS]
-    others: list[dict[str, Any]] = []
-    if "max_num_batched_tokens" not in known:
-        others += [{"max_num_batched_tokens": step} for step in STEPS]
-    if "device_capability" not in known:
-        others += [{"device_capability": one} for one in CAPABILITIES]
-    yield from versions
-    for version in versions:
-        yield from (version | other for other in others)

@@ -5,6 +5,7 @@ sglang@0.5.23 mem_cache/memory_pool.py: a buffer of each layer has size + page_s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields
 from fractions import Fraction
 from typing import Any
@@ -57,6 +58,11 @@ def kv_format(server: Server, geometry: Geometry) -> str:
     if given == "auto" and dtype in ("float16", "bfloat16") and dtype != geometry.dtype:
         return dtype
     return {"bf16": "bfloat16"}.get(given, given)
+
+
+def hypotheses(server: Server, geometry: Geometry) -> Iterator[dict[str, Any]]:  # noqa: ARG001 - as the others
+    """Nothing that decides a figure is left open."""
+    yield {}
 
 
 def reconcile(server: Server, geometry: Geometry, assumed: dict[str, Any]) -> Findings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from kvsize.engines import Workload, trtllm
@@ -13,16 +14,21 @@ from kvsize.logs.vllm import number
 from kvsize.logs.waste import copies
 
 
-def reconcile(server: Server, geometry: Geometry, assumed: dict[str, Any]) -> Findings:
+def hypotheses(server: Server, geometry: Geometry) -> Iterator[dict[str, Any]]:  # noqa: ARG001 - as the others
+    """Nothing that decides a figure is left open."""
+    yield {}
+
+
+def reconcile(server: Server, geometry: Geometry, assumed: dict[str, Any]) -> Findings:  # noqa: ARG001 - as the others
     """Hold the pool's bytes against its tokens.
 
     Raises:
         UnsupportedError: no rule covers this model or these settings.
     """
     block = number(server.settings.get("tokens_per_block", "")) or 32
-    ranks = assumed.get("tensor_parallel_size") or 1
+    ranks = number(server.settings.get("tensor_parallel_size", "")) or 1
     options = trtllm.Options(tensor_parallel_size=ranks, tokens_per_block=block)
-    kv = server.settings.get("kv_cache_dtype") or assumed.get("kv_cache_dtype") or "auto"
+    kv = server.settings.get("kv_cache_dtype", "auto")
     size = trtllm.size(geometry, Workload(block, 1, kv, kv), options)
     found = Findings(options=options, size=size, notes=list(size.notes))
     for figure in server.of("paged"):

@@ -13,6 +13,7 @@ from typing import Any
 
 from kvsize.engines import Pool, Workload, load_engine
 from kvsize.engines.vllm.charge import PAGES, SLOTS
+from kvsize.engines.vllm.versions import Release, parse, release
 from kvsize.errors import KvsizeError, UnsupportedError
 from kvsize.geometry import Geometry
 from kvsize.logs.lines import Figure
@@ -25,8 +26,15 @@ NUMBERS = (
     *("block_size", "max_num_batched_tokens", "num_speculative_tokens"),
 )
 WORDS = ("mamba_cache_dtype", "mamba_ssm_cache_dtype")
-AMPLE = 1 << 50
+AMPLE = 1 << 43
 OLDEST = "0.8.5"
+RANK_SPREAD = Fraction(1, 20)  # how much less memory another rank may have: an assumption, and said where it is used
+
+
+# What logs often leave open, one value for each range of rules
+VERSIONS = ("0.33.0", "0.26.0", "0.20.1", "0.19.0", "0.15.0", "0.11.0", "0.9.2", "0.8.5")
+CAPABILITIES = ("9.0", "10.0", "8.0", "12.0")
+STEPS = (8192, 2048, 16384, 2496)  # by GPU memory; the last is what Gemma 4 raises it to, for its images
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +72,24 @@ def case_of(server: Server, geometry: Geometry, assumed: dict[str, Any]) -> Case
         given["speculative_method"] = drafting(server.settings.get("speculative_method", "ngram"))
     given |= {name: value for name, value in assumed.items() if name not in given or name == "version"}
     given["max_model_len"] = longest_request(server, given.get("max_model_len"), geometry)
+    geometry = _long_enough(geometry, given["max_model_len"])
     known = {item.name for item in fields(load_engine("vllm").Options)}
     options = load_engine("vllm").Options(**{key: value for key, value in given.items() if key in known})
     kv = kv_format(server, geometry)
     return Case(geometry, Workload(given["max_model_len"], 1, kv, kv), options)
 
 
+def _long_enough(geometry: Geometry, tokens: int) -> Geometry:
+    """The model with a limit that a server which started has passed (VLLM_ALLOW_LONG_MAX_MODEL_LEN)."""
+    if geometry.max_tokens is None or tokens <= geometry.max_tokens * geometry.context_factor:
+        return geometry
+    return replace(geometry, max_tokens=tokens)
+
+
 def version_of(server: Server) -> str | None:
     """The release as the engine takes it; older ones by the oldest rules that there are."""
     if server.version is None:
         return None
-    from kvsize.engines.vllm.versions import parse
-
     try:
         number_ = parse(server.version)
     except KvsizeError:
@@ -123,6 +137,37 @@ def longest_request(server: Server, given: int | None, geometry: Geometry) -> in
         if "length" in figure.facts:
             return int(figure.facts["length"].replace(",", ""))
     return given or geometry.max_tokens or 2048
+
+
+# -- what the log leaves open ------------------------------------------------------------------------------------------
+
+
+def hypotheses(server: Server, geometry: Geometry) -> Iterator[dict[str, Any]]:
+    """What may be filled in where the log is silent, plainest first; what changes no figure is left out."""
+    tried: list[Any] = []
+    for assumed in _combinations(server):
+        try:
+            size = case_of(server, geometry, assumed).size(kv_memory=AMPLE)
+        except KvsizeError:
+            yield assumed  # the refusal is told by whoever tries it
+            continue
+        if (size.pool, size.total_bytes) not in tried:
+            tried.append((size.pool, size.total_bytes))
+            yield assumed
+
+
+def _combinations(server: Server) -> Iterator[dict[str, Any]]:
+    versions: list[dict[str, Any]] = [{}] if server.version else [{"version": version} for version in VERSIONS]
+    steps: list[dict[str, Any]] = (
+        [{}] if "max_num_batched_tokens" in server.settings else [{"max_num_batched_tokens": one} for one in STEPS]
+    )
+    kernels: list[dict[str, Any]] = (
+        [{}] if "device_capability" in server.settings else [{"device_capability": one} for one in CAPABILITIES]
+    )
+    yield from versions
+    for version in versions:
+        yield from (version | one for one in (*steps, *kernels))
+        yield from (version | step | kernel for step in steps for kernel in kernels)
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
@@ -175,22 +220,35 @@ def _pools(server: Server, case: Case, found: Findings) -> None:
         try:
             held: Pool | None = case.size(kv_memory=max(blocks, 1) * unit).pool
         except UnsupportedError:
-            return None
+            return _unchecked(case, max(blocks, 1) * unit)
         return held
 
     low, high, known = _budget(server, unit)
+    missing = _unseen_ranks(server, case)
     for figure in server.of("available"):
         found.add(Verdict(figure, "taken", why="the budget"))
     for figure in server.of("blocks", "tokens", "concurrency"):
         verdict, span = _narrow(figure, pool, low, high)
-        if not known:
-            verdict, known = (
-                replace(verdict, status="taken", low=None, high=None, why="no budget is printed: it follows"),
-                True,
-            )
+        if verdict.status == "contradicts" and missing:
+            verdict, span = _least_rank(figure, pool, low, high, missing) or (verdict, span)
+        if not known and verdict.status == "agrees":
+            verdict = replace(verdict, status="taken", low=None, high=None, why="no budget is printed: it follows")
+        known = True
         if verdict.status != "contradicts" and len(server.of(figure.quantity)) == 1:
             low, high = span
         found.add(verdict)
+
+
+def _unchecked(case: Case, budget: int) -> Pool | None:
+    """What releases before 0.9 printed of too small a pool, before they gave up; later ones print nothing."""
+    if rules_of(case).printed != "blocks":
+        return None
+    least = replace(case, workload=replace(case.workload, tokens=1))
+    try:
+        held: Pool = least.size(kv_memory=budget, max_model_len=1).pool
+    except UnsupportedError:
+        return None
+    return replace(held, max_concurrency=held.tokens / case.options.max_model_len)
 
 
 def _budget(server: Server, unit: int) -> tuple[int, int, bool]:
@@ -229,6 +287,25 @@ def _narrow(figure: Figure, pool: Any, low: int, high: int) -> tuple[Verdict, tu
     return Verdict(figure, "contradicts", *bounds, why="no number of blocks in that memory gives it"), (low, high)
 
 
+def _unseen_ranks(server: Server, case: Case) -> str:
+    """In words, how many ranks' memory the log does not show; "" where it shows all."""
+    ranks = case.options.tensor_parallel_size * case.options.pipeline_parallel_size
+    seen = sum(figure.count for figure in server.of("available"))
+    return f"the rank with the least memory decides, and {seen} of {ranks} are shown" if 0 < seen < ranks else ""
+
+
+def _least_rank(figure: Figure, pool: Any, low: int, high: int, missing: str) -> tuple[Verdict, tuple[int, int]] | None:
+    """The verdict if a rank that the log does not show had somewhat less memory; None if that explains nothing."""
+    verdict, span = _narrow(figure, pool, int(low * (1 - RANK_SPREAD)), high)
+    if verdict.status == "contradicts":
+        return None
+    least, most = pool(int(low * (1 - RANK_SPREAD))), pool(high)
+    if least is None or most is None or figure.quantity == "blocks":
+        return None
+    ends = (least.tokens, most.tokens) if figure.quantity == "tokens" else (least.max_concurrency, most.max_concurrency)
+    return Verdict(figure, "inside", Fraction(ends[0]), Fraction(ends[1]), missing), span
+
+
 def _too_little(figure: Figure, bounds: tuple[Fraction, Fraction]) -> Verdict:
     why = "that memory does not hold one request: vLLM would not start"
     if bounds[1] < 0:
@@ -242,7 +319,7 @@ def _longest(figure: Figure, server: Server, case: Case) -> Verdict:
         return unpredicted(figure)
     most = case.options.max_model_len
     unit = case.size(kv_memory=AMPLE).pool.bytes_per_block
-    spare = unit if _leaves_null_block(case) else 0
+    spare = unit if rules_of(case).usable_blocks else 0
 
     def holds(budget: Fraction) -> int:
         return first(case.request, budget - spare + Fraction(1, 2**40), 1, most) - 1
@@ -251,10 +328,9 @@ def _longest(figure: Figure, server: Server, case: Case) -> Verdict:
     return judge(figure, low, high, "the longest request that the available memory holds")
 
 
-def _leaves_null_block(case: Case) -> bool:
-    from kvsize.engines.vllm.versions import release
-
-    return release(case.options.version).usable_blocks
+def rules_of(case: Case) -> Release:
+    """The release's rules."""
+    return release(case.options.version)
 
 
 def _padding(figure: Figure, case: Case) -> Verdict:
@@ -295,7 +371,7 @@ def _windows_in_full(case: Case, total: int) -> Iterator[Waste]:
     if case.options.disable_hybrid_kv_cache_manager:
         changes: dict[str, Any] = {"disable_hybrid_kv_cache_manager": False}
         flag = "drop --disable-hybrid-kv-cache-manager"
-    elif _hybrid_since(case):
+    elif not rules_of(case).hybrid_manager:
         changes, flag = {"version": "0.9.0"}, "vLLM 0.9.0 or later"
     else:
         return
@@ -305,12 +381,6 @@ def _windows_in_full(case: Case, total: int) -> Iterator[Waste]:
         return
     if less < total:
         yield Waste("layers with windows are kept in full", (total - less) / total, total - less, flag)
-
-
-def _hybrid_since(case: Case) -> bool:
-    from kvsize.engines.vllm.versions import release
-
-    return not release(case.options.version).hybrid_manager
 
 
 def _replicas(case: Case) -> Iterator[Waste]:
