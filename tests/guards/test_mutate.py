@@ -1,0 +1,94 @@
+"""The script that breaks the source: what it changes, what it leaves alone, and that a break is noticed."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "validate"))
+
+import mutate
+
+ROOT = Path(__file__).parents[2]
+
+
+def changes(source: str) -> list[str]:
+    return [ast.unparse(new) for node in mutate.expressions(ast.parse(source)) for new in mutate.alternatives(node)]
+
+
+@pytest.mark.parametrize(
+    ("source", "new"),
+    [
+        ("a < b", ["a <= b"]),
+        ("a is None", ["a is not None"]),
+        ("a + b", ["a - b", "a"]),
+        ("a * b", ["a"]),
+        ("a // b", ["a * b"]),
+        ("a and b", ["a or b"]),
+        ("not a", ["a"]),
+        ("x = 7", ["8"]),
+        ("x = True", ["False"]),
+        ("a if b else c", ["c if b else a"]),
+        ("max(a, b)", ["min(a, b)"]),
+        ("f(a == 1)", ["a != 1", "2"]),
+    ],
+)
+def test_changes(source, new):
+    assert changes(source) == new
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'raise ValueError(f"{a + 1}")',
+        'x = f"{a + 1}"',
+        "def f(a: Literal[1]) -> Literal[2]: ...",
+        "@cache(1)\ndef f(): ...",
+        "x: Annotated[int, 1]",
+        '"""Doc 1."""',
+    ],
+)
+def test_messages_annotations_and_decorators_are_left_alone(source):
+    assert changes(source) == []
+
+
+def test_a_mutant_is_the_file_with_one_expression_changed(tmp_path):
+    path = tmp_path / "m.py"
+    path.write_text('x = "größer"; y = (a +\n     b)\n', encoding="utf-8")
+    sources = [one.source().decode() for one in mutate.mutants(path)]
+    assert sources == ['x = "größer"; y = ((a - b))\n', 'x = "größer"; y = ((a))\n']
+
+
+def test_a_sample_is_the_same_for_the_same_seed():
+    first, again, other = (mutate.sample(["engines/transformers"], 5, seed) for seed in (1, 1, 2))
+    assert first == again != other
+    assert all(str(one).startswith("kvsize/engines/transformers") for one in first)
+
+
+@pytest.mark.parametrize(
+    ("module", "tests"),
+    [
+        ("engines/transformers/growing.py", "tests/truth/test_transformers.py"),
+        ("engines/vllm/plan.py", "tests/truth/test_vllm.py"),
+        ("engines/trtllm.py", "tests/unit/test_trtllm.py"),
+        ("architectures/latent.py", "tests/truth/test_transformers.py"),
+        ("architectures/gguf/states.py", "tests/unit/test_gguf.py"),
+        ("engines/__init__.py", "tests/unit"),
+    ],
+)
+def test_each_module_has_tests_of_its_own(module, tests):
+    assert tests in mutate.own_tests(ROOT / "kvsize" / module)
+
+
+def test_a_broken_copy_is_noticed_and_mended(tmp_path):
+    copy = mutate.Copy(tmp_path)
+    path = ROOT / "kvsize" / "engines" / "trtllm.py"
+    source = path.read_bytes()
+    end = source.index(b"\n\n\n")
+    broken = mutate.Mutant(path, 1, end, end, "", "1 / 0")
+    assert not copy.survives(broken, 60, thorough=False)
+    assert (tmp_path / "kvsize/engines/trtllm.py").read_bytes() == source
+    assert copy.passes(["tests/unit/test_trtllm.py"], 60)
