@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-BESIDE = ("tests", "validate", "configs", "docs", "README.md", "CHANGELOG.md", "pyproject.toml")
+COPIED = ("kvsize", "tests")
+LINKED = ("validate", "configs", "docs", "README.md", "CHANGELOG.md", "pyproject.toml")
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -41,7 +42,7 @@ EXTREMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One expression of one file, and what stands there instead. Offsets are bytes."""
+    """One expression of one file, and what stands there instead; start and end are offsets in bytes."""
 
     path: Path
     line: int
@@ -50,12 +51,8 @@ class Mutant:
     old: str
     new: str
 
-    def __str__(self) -> str:
-        return f"{self.path.relative_to(ROOT)}:{self.line}: {self.old}  ->  {self.new}"
-
-    def source(self) -> bytes:
-        """The file with the change."""
-        text = self.path.read_bytes()
+    def applied(self, text: bytes) -> bytes:
+        """The file's text with the change."""
         return text[: self.start] + f"({self.new})".encode() + text[self.end :]
 
 
@@ -126,26 +123,39 @@ def mutants(path: Path) -> list[Mutant]:
 # -- trying them -------------------------------------------------------------------------------------------------------
 
 
-def own_tests(path: Path) -> list[str]:
-    """The tests of a module: those that bear its engine's name; for architectures the rows of real models."""
-    parts = path.relative_to(ROOT / "kvsize").parts
-    own = len(parts) > 2 or parts[0] == "engines"  # architectures/gguf is a folder of its own
-    name = parts[1].removesuffix(".py") if own else "transformers"
-    found = [*(ROOT / "tests" / "truth").glob(f"test_{name}*.py"), *(ROOT / "tests" / "unit").glob(f"test_{name}*.py")]
-    return sorted(str(item.relative_to(ROOT)) for item in found) or ["tests/unit"]
-
-
 ALL_TESTS = ["tests/truth", "tests/unit", "tests/golden"]
 
 
 class Copy:
-    """A copy of the package beside links to everything else, where one file at a time is broken."""
+    """A copy of the package and its tests, as they are now, where one file at a time is broken."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, root: Path = ROOT):
         self.folder = folder
-        shutil.copytree(ROOT / "kvsize", folder / "kvsize", ignore=shutil.ignore_patterns("__pycache__"))
-        for name in BESIDE:
-            (folder / name).symlink_to(ROOT / name)
+        for name in COPIED:
+            shutil.copytree(root / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in LINKED:
+            (folder / name).symlink_to(root / name)
+
+    def sample(self, modules: list[str], limit: int, seed: int) -> list[Mutant]:
+        """Mutants of every file under these parts of the package, at most `limit` of them."""
+        paths = [self.folder / "kvsize" / module for module in modules]
+        files = sorted(file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path]))
+        everything = [mutant for file in files for mutant in mutants(file)]
+        chosen = random.Random(seed).sample(everything, min(limit, len(everything)))
+        return sorted(chosen, key=lambda mutant: (mutant.path, mutant.start))
+
+    def described(self, mutant: Mutant) -> str:
+        """Where a mutant is and what it changes."""
+        return f"{mutant.path.relative_to(self.folder)}:{mutant.line}: {mutant.old}  ->  {mutant.new}"
+
+    def own_tests(self, path: Path) -> list[str]:
+        """The tests of a module: those that bear its engine's name; for architectures the rows of real models."""
+        parts = path.relative_to(self.folder / "kvsize").parts
+        own = len(parts) > 2 or parts[0] == "engines"  # architectures/gguf is a folder of its own
+        name = parts[1].removesuffix(".py") if own else "transformers"
+        tests = self.folder / "tests"
+        found = [*(tests / "truth").glob(f"test_{name}*.py"), *(tests / "unit").glob(f"test_{name}*.py")]
+        return sorted(str(item.relative_to(self.folder)) for item in found) or ["tests/unit"]
 
     def passes(self, tests: list[str], seconds: int) -> bool:
         """Whether these tests pass on the copy as it is now."""
@@ -161,22 +171,13 @@ class Copy:
 
     def survives(self, mutant: Mutant, seconds: int, *, thorough: bool) -> bool:
         """Whether no test notices."""
-        place = self.folder / mutant.path.relative_to(ROOT)
-        place.write_bytes(mutant.source())
+        text = mutant.path.read_bytes()
+        mutant.path.write_bytes(mutant.applied(text))
         try:
-            unseen = self.passes(own_tests(mutant.path), seconds)
+            unseen = self.passes(self.own_tests(mutant.path), seconds)
             return unseen and (not thorough or self.passes(ALL_TESTS, 4 * seconds))
         finally:
-            shutil.copyfile(mutant.path, place)
-
-
-def sample(modules: list[str], limit: int, seed: int) -> list[Mutant]:
-    """Mutants of every file under these parts of the package, at most `limit` of them."""
-    paths = [ROOT / "kvsize" / module for module in modules]
-    files = sorted(file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path]))
-    everything = [mutant for file in files for mutant in mutants(file)]
-    chosen = random.Random(seed).sample(everything, min(limit, len(everything)))
-    return sorted(chosen, key=lambda mutant: (mutant.path, mutant.start))
+            mutant.path.write_bytes(text)
 
 
 def main() -> int:
@@ -188,19 +189,19 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=180, help="a run that takes longer counts as noticed")
     parser.add_argument("--thorough", action="store_true", help="ask all tests before calling it a survivor")
     args = parser.parse_args()
-    chosen = sample(args.module or ["engines", "architectures"], args.limit, args.seed)
     with tempfile.TemporaryDirectory() as folder:
         copy = Copy(Path(folder))
-        for tests in sorted({tuple(own_tests(mutant.path)) for mutant in chosen}):
+        chosen = copy.sample(args.module or ["engines", "architectures"], args.limit, args.seed)
+        for tests in sorted({tuple(copy.own_tests(mutant.path)) for mutant in chosen}):
             if not copy.passes(list(tests), args.seconds):
                 sys.stderr.write(f"these fail without any mutant: {' '.join(tests)}\n")
                 return 2
-        survivors = []
+        survived = 0
         for mutant in chosen:
             if copy.survives(mutant, args.seconds, thorough=args.thorough):
-                survivors.append(mutant)
-                print(mutant, flush=True)
-    print(f"{len(chosen) - len(survivors)} of {len(chosen)} noticed, {len(survivors)} survived")
+                survived += 1
+                print(copy.described(mutant), flush=True)
+    print(f"{len(chosen) - survived} of {len(chosen)} noticed, {survived} survived")
     return 0
 
 

@@ -12,8 +12,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "validate"))
 
 import mutate
 
-ROOT = Path(__file__).parents[2]
-
 
 def changes(source: str) -> list[str]:
     return [ast.unparse(new) for node in mutate.expressions(ast.parse(source)) for new in mutate.alternatives(node)]
@@ -58,14 +56,19 @@ def test_messages_annotations_and_decorators_are_left_alone(source):
 def test_a_mutant_is_the_file_with_one_expression_changed(tmp_path):
     path = tmp_path / "m.py"
     path.write_text('x = "größer"; y = (a +\n     b)\n', encoding="utf-8")
-    sources = [one.source().decode() for one in mutate.mutants(path)]
+    sources = [one.applied(path.read_bytes()).decode() for one in mutate.mutants(path)]
     assert sources == ['x = "größer"; y = ((a - b))\n', 'x = "größer"; y = ((a))\n']
 
 
-def test_a_sample_is_the_same_for_the_same_seed():
-    first, again, other = (mutate.sample(["engines/transformers"], 5, seed) for seed in (1, 1, 2))
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    return mutate.Copy(tmp_path_factory.mktemp("copy"))
+
+
+def test_a_sample_is_the_same_for_the_same_seed(copy):
+    first, again, other = (copy.sample(["engines/transformers"], 5, seed) for seed in (1, 1, 2))
     assert first == again != other
-    assert all(str(one).startswith("kvsize/engines/transformers") for one in first)
+    assert all(copy.described(one).startswith("kvsize/engines/transformers/") for one in first)
 
 
 @pytest.mark.parametrize(
@@ -79,16 +82,14 @@ def test_a_sample_is_the_same_for_the_same_seed():
         ("engines/__init__.py", "tests/unit"),
     ],
 )
-def test_each_module_has_tests_of_its_own(module, tests):
-    assert tests in mutate.own_tests(ROOT / "kvsize" / module)
+def test_each_module_has_tests_of_its_own(copy, module, tests):
+    assert tests in copy.own_tests(copy.folder / "kvsize" / module)
 
 
-def test_a_broken_copy_is_noticed_and_mended(tmp_path):
-    copy = mutate.Copy(tmp_path)
-    path = ROOT / "kvsize" / "engines" / "trtllm.py"
+def test_a_broken_copy_is_noticed_and_mended(copy):
+    path = copy.folder / "kvsize" / "engines" / "trtllm.py"
     source = path.read_bytes()
     end = source.index(b"\n\n\n")
-    broken = mutate.Mutant(path, 1, end, end, "", "1 / 0")
-    assert not copy.survives(broken, 60, thorough=False)
-    assert (tmp_path / "kvsize/engines/trtllm.py").read_bytes() == source
+    assert not copy.survives(mutate.Mutant(path, 1, end, end, "", "1 / 0"), 60, thorough=False)
+    assert path.read_bytes() == source
     assert copy.passes(["tests/unit/test_trtllm.py"], 60)
