@@ -127,7 +127,11 @@ def _layers_of(cache: Any, part: str) -> Iterator[_Group]:
 def _tensors(value: Any, path: tuple[str, ...], seen: set[int]) -> Iterator[tuple[tuple[str, ...], Any]]:
     torch, transformers = libraries()
     if isinstance(value, torch.Tensor):
-        yield path, value
+        if not hasattr(value, "__tensor_flatten__"):
+            yield path, value
+            return
+        for name in value.__tensor_flatten__()[0]:  # quantised: packed elements, scales, shifts
+            yield from _tensors(getattr(value, name), (*path, name), seen)
         return
     if id(value) in seen or value is None or isinstance(value, transformers.PretrainedConfig):
         return

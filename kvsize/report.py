@@ -379,6 +379,55 @@ class ClaimDoc:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredDoc:
+    """One real cache. `predicted_bytes` and `measured_bytes` are those of its storages; null where there is none.
+
+    On CUDA also torch's allocated, reserved and peak bytes beyond the twin's own, and NVML's for this process.
+    """
+
+    model: str
+    model_type: str
+    model_class: str
+    device: str
+    cache: str
+    ctx: int
+    batch: int
+    num_beams: int
+    moment: Literal["prefill", "decode", "generate"]
+    status: Literal["equal", "different", "refused", "not_run", "out_of_memory"]
+    predicted_bytes: int | None
+    measured_bytes: int | None
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    peak_bytes: int | None
+    process_bytes: int | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentDoc:
+    """Where caches were measured."""
+
+    kvsize: str
+    python: str
+    torch: str
+    transformers: str
+    device: str
+    driver: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateDoc:
+    """`kvsize validate`: real caches held against the prediction."""
+
+    schema: Literal["kvsize.validate/1"]
+    environment: EnvironmentDoc
+    settings: dict[str, Any]
+    rows: list[MeasuredDoc]
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class FigureDoc:
     """One printed figure beside its prediction.
 
@@ -451,6 +500,7 @@ DOCUMENTS: dict[str, type[Any]] = {
     "gpus": GpusDoc,
     "audit": AuditDoc,
     "claim": ClaimDoc,
+    "validate": ValidateDoc,
     "reconcile": ReconcileDoc,
     "error": ErrorDoc,
 }

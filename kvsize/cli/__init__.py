@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "reconcile": ("kvsize.cli.reconcile", "An engine's start-up log, figure by figure, against the prediction."),
     "gpus": ("kvsize.cli.gpus", "GPUs as their drivers and torch report them, and this machine's."),
     "models": ("kvsize.cli.models", "The bundled catalogue, and every architecture kvsize knows."),
+    "validate": ("kvsize.cli.validate", "Builds real caches here, and holds the prediction against them."),
     "schema": ("kvsize.cli.schema", "The JSON Schema of a document."),
 }
 GROUP_FLAGS = ("-h", "--help", "-V", "--version", "--install-completion", "--show-completion")

@@ -51,8 +51,8 @@ def parse_bytes(text: str, flag: str) -> int:
     if not match or len(match[0]) > 40:
         raise UsageError(f"{flag} takes bytes such as 60GiB, 60GB or 64424509440", got=text[:40])
     whole, decimals = match[1].replace(",", ""), match[2] or ""
-    unit = (1024 if match[4] else 1000) ** " kmgt".index((match[3] or " ").lower())
-    return int(whole + decimals) * unit // 10 ** len(decimals)
+    unit = pow(1024 if match[4] else 1000, " kmgt".index((match[3] or " ").lower()))
+    return int(int(whole + decimals) * unit // 10 ** len(decimals))
 
 
 class Format(StrEnum):

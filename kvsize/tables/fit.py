@@ -85,7 +85,7 @@ def _budget(document: FitDoc, budget: BudgetDoc, view: View) -> list[Line]:
     lines: list[Line] = [[(INDENT, ""), (title, ""), (f"   {budget.usable_why}", "dim")], _bar(budget), []]
     width = max(len(_figures(value, unit)) for _, value, _, _ in rows)
     for name, value, evidence, why in rows:
-        cells = f"{name.replace('_', ' '):<12}  {_figures(value, unit):>{width}}   "
+        cells = f"{name.replace('_', '-'):<12}  {_figures(value, unit):>{width}}   "
         line: Line = [(INDENT, ""), (cells, ""), (f"{evidence:<8}", "dim")]
         lines += beside(line, why, view, gap=2)
     return [*lines, []]

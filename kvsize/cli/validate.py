@@ -1,0 +1,252 @@
+"""`kvsize validate MODEL`: builds real caches on this machine and holds the prediction against their bytes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvsize.architectures import geometry as geometry_of
+from kvsize.cli.options import AsJson, Format, Offline, OutputFormat, parse_token_list
+from kvsize.cli.parsing import Command
+from kvsize.errors import ConfigError, KvsizeError, UnsupportedError, UsageError
+from kvsize.report import EnvironmentDoc, MeasuredDoc, ValidateDoc
+
+if TYPE_CHECKING:
+    from kvsize.measure import Bench
+    from kvsize.source import ModelFiles
+    from kvsize.validation import Result
+
+CACHES = ("dynamic", "static", "quantized", "offloaded", "offloaded_static")
+DTYPES = ("bfloat16", "float16", "float32")
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(cls=Command)
+def validate(
+    models: Annotated[list[str] | None, typer.Argument(metavar="[MODEL...]", help="Models; or --all.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="The whole catalogue.")] = False,
+    device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, meta, cpu or cuda.")] = "auto",
+    cache: Annotated[
+        str, typer.Option("--cache", metavar="NAMES", help="With commas between: " + ", ".join(CACHES))
+    ] = "dynamic,static",
+    ctx: Annotated[str, typer.Option("--ctx", metavar="TOKENS", help="Lengths; else 64 and one past a window.")] = "",
+    batch: Annotated[int, typer.Option("--batch", metavar="N", help="Sequences.")] = 1,
+    num_beams: Annotated[int, typer.Option("--num-beams", metavar="N", help="Beams of a real generate.")] = 1,
+    generate: Annotated[bool, typer.Option("--generate", help="Also what a real generate leaves.")] = False,
+    dtype: Annotated[str, typer.Option("--dtype", metavar="FORMAT", help=", ".join(DTYPES))] = "bfloat16",
+    results: Annotated[
+        Path | None, typer.Option("--results", metavar="FILE", help="Append each model's figures; skip those in it.")
+    ] = None,
+    offline: Offline = False,
+    as_json: AsJson = False,
+    output: OutputFormat = Format.table,
+) -> None:
+    """Build real caches of random twins and compare. Exit 0: all equal. Exit 1: one differs, or none could be run."""
+    from kvsize.cli.output import emit
+
+    caches = tuple(dict.fromkeys(name for name in cache.split(",") if name))
+    check("--cache", caches, CACHES)
+    check("--dtype", (dtype,), DTYPES)
+    if batch < 1 or num_beams < 1:
+        raise UsageError("sequences and beams are counted from 1", got=str(min(batch, num_beams)))
+    lengths = tuple(parse_token_list(ctx)) if ctx else ()
+    sweep = Sweep(Settings(device, dtype, caches, lengths, batch, num_beams, generate), offline, results)
+    document, complete = sweep.over(named(models or [], everything=everything))
+    emit(document, Format.json if as_json else output)
+    if not complete:
+        raise typer.Exit(130)
+    statuses = {row.status for row in document.rows}
+    if "different" in statuses or "equal" not in statuses:
+        raise typer.Exit(1)
+
+
+def check(flag: str, given: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse a word that is none of the choices, and an empty list."""
+    for word in given or ("",):
+        if word not in known:
+            raise UsageError(f"{flag} takes {', '.join(known)}", got=word or "nothing")
+
+
+def named(models: Sequence[str], *, everything: bool) -> list[str]:
+    """The models asked for.
+
+    Raises:
+        UsageError: none, or both some and all.
+    """
+    if everything == bool(models):
+        raise UsageError("name one or more models, or say --all for the catalogue")
+    if not everything:
+        return list(models)
+    from kvsize.source import catalogue
+
+    return list(catalogue())
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is built of each model."""
+
+    device: str
+    dtype: str
+    caches: tuple[str, ...]
+    lengths: tuple[int, ...]
+    sequences: int
+    num_beams: int
+    generate: bool
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+
+class Sweep:
+    """Models one after the other; what is done is kept, whatever happens to the next."""
+
+    def __init__(self, settings: Settings, offline: bool, results: Path | None) -> None:
+        from kvsize import __version__
+        from kvsize.measure import DEVICES, environment
+
+        check("--device", (settings.device,), DEVICES)
+        self.settings = settings
+        self.offline = offline
+        self.results = results
+        self.where = EnvironmentDoc(kvsize=__version__, **asdict(environment()))
+        self.known = {} if results is None else recorded(results, asdict(self.where), settings.plain())
+
+    def over(self, names: Sequence[str]) -> tuple[ValidateDoc, bool]:
+        """The document of all models, and whether it was not interrupted."""
+        rows: list[MeasuredDoc] = []
+        for number, name in enumerate(names, 1):
+            sys.stderr.write(f"[{number}/{len(names)}] {name}\n")
+            try:
+                rows += self.known.get(name) or self._new(name, alone=len(names) == 1)
+            except KeyboardInterrupt:
+                note = f"interrupted: {number - 1} of {len(names)} models were done"
+                return self._document(rows, [note]), False
+        return self._document(rows, []), True
+
+    def _new(self, name: str, *, alone: bool) -> list[MeasuredDoc]:
+        try:
+            rows = measured(name, self.settings, self.where.transformers, offline=self.offline)
+        except (ConfigError, UnsupportedError) as error:
+            if alone:
+                raise
+            rows = [left_out(name, error)]
+        if self.results is not None:
+            keep(self.results, self._document(rows, []))
+        return rows
+
+    def _document(self, rows: list[MeasuredDoc], notes: list[str]) -> ValidateDoc:
+        return ValidateDoc("kvsize.validate/1", self.where, self.settings.plain(), rows, notes)
+
+
+def measured(name: str, settings: Settings, transformers: str, *, offline: bool) -> list[MeasuredDoc]:
+    """Every run of one model; its memory is given back at the end, also after Ctrl-C."""
+    from kvsize.measure import bench
+    from kvsize.source import load
+    from kvsize.validation import judge, runs
+
+    files = load(name, offline=offline)
+    geometry = geometry_of(files.config)
+    twin = bench(files.config, settings.device, settings.dtype)
+    try:
+        asked = runs(
+            geometry,
+            twin.device,
+            caches=settings.caches,
+            lengths=settings.lengths,
+            sequences=settings.sequences,
+            num_beams=settings.num_beams,
+            generate=settings.generate,
+        )
+        return [row(files, geometry.model_type, twin, judge(geometry, twin, run, transformers)) for run in asked]
+    finally:
+        twin.close()
+
+
+def row(files: ModelFiles, model_type: str, twin: Bench, result: Result) -> MeasuredDoc:
+    """One result as it is printed."""
+    run, found = result.run, result.measured
+    device = found.device if found else None
+    return MeasuredDoc(
+        model=files.id,
+        model_type=model_type,
+        model_class=twin.model_class,
+        device=twin.device,
+        cache=run.cache,
+        ctx=run.tokens,
+        batch=run.sequences,
+        num_beams=run.num_beams,
+        moment=run.moment,
+        status=result.status,
+        predicted_bytes=result.predicted,
+        measured_bytes=found.storage if found else None,
+        allocated_bytes=device.allocated if device else None,
+        reserved_bytes=device.reserved if device else None,
+        peak_bytes=device.peak if device else None,
+        process_bytes=device.process if device else None,
+        reason=result.reason,
+    )
+
+
+def left_out(name: str, error: KvsizeError) -> MeasuredDoc:
+    """A model of a sweep that kvsize refuses, or that transformers cannot run."""
+    return MeasuredDoc(
+        model=name,
+        model_type="",
+        model_class="",
+        device="",
+        cache="",
+        ctx=0,
+        batch=0,
+        num_beams=0,
+        moment="prefill",
+        status="refused" if isinstance(error, ConfigError) else "not_run",
+        predicted_bytes=None,
+        measured_bytes=None,
+        allocated_bytes=None,
+        reserved_bytes=None,
+        peak_bytes=None,
+        process_bytes=None,
+        reason=error.what,
+    )
+
+
+def keep(path: Path, document: ValidateDoc) -> None:
+    """Append one model's figures as a line of JSON.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    try:
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(asdict(document), ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise UsageError(f"--results cannot be written: {error.strerror}", got=str(path)) from None
+
+
+def recorded(path: Path, where: dict[str, Any], settings: dict[str, Any]) -> dict[str, list[MeasuredDoc]]:
+    """Models that a results file holds already, measured in this environment with these settings.
+
+    Raises:
+        UsageError: it is no such file.
+    """
+    if not path.exists():
+        return {}
+    found: dict[str, list[MeasuredDoc]] = {}
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            document = json.loads(line)
+            rows = [MeasuredDoc(**values) for values in document["rows"]]
+            if rows and document["environment"] == where and document["settings"] == settings:
+                found[rows[0].model] = rows
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError("--results names a file that holds no figures of kvsize validate", got=str(path)) from None
+    return found

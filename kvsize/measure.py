@@ -1,0 +1,242 @@
+"""Builds real caches of the installed transformers and weighs them: the judge, which knows nothing of the predictions.
+
+The model is a thin twin (kvsize/twin.py): the real class, layers, heads and windows, random weights, on the meta
+device, the CPU or a CUDA device.
+"""
+
+from __future__ import annotations
+
+import gc
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from kvsize.errors import MissingRequirementError, UnsupportedError
+from kvsize.probe import HeldLayer, weigh
+from kvsize.twin import Subject, first_line, libraries, read_config, subject
+
+Moment: TypeAlias = Literal["prefill", "decode", "generate"]
+DEVICES = ("auto", "meta", "cpu", "cuda")
+# Caches that a model's forward call can be handed; generate builds any of them.
+FED = ("dynamic", "static")
+NEW_TOKENS = 4
+CUDA_BLOCK = 512  # torch's caching allocator rounds each tensor up to this
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One cache to build: `tokens` in it (or the length of a static one), for so many sequences.
+
+    `moment`: right after a one-shot prefill, one decode step later, or after a real `generate` of four tokens.
+    """
+
+    cache: str
+    tokens: int
+    sequences: int = 1
+    moment: Moment = "decode"
+    num_beams: int = 1
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of the prompt that generate is given; it never feeds its last token back."""
+        return self.tokens - NEW_TOKENS + 1
+
+
+@dataclass(frozen=True, slots=True)
+class OnDevice:
+    """What CUDA says of it: torch's allocated and reserved bytes and their peak, NVML's figure for this process."""
+
+    allocated: int
+    reserved: int
+    peak: int
+    process: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Bytes that the cache's tensors show, those of their storages, how many tensors, and what the device says."""
+
+    logical: int
+    storage: int
+    tensors: int
+    device: OnDevice | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Where it was measured."""
+
+    python: str
+    torch: str
+    transformers: str
+    device: str
+    driver: str | None = None
+
+
+class OutOfMemoryError(UnsupportedError):
+    """The device could not hold the twin or its cache."""
+
+
+@dataclass(slots=True)
+class Bench:
+    """One model, ready to be run. Close it to give the device's memory back."""
+
+    subject: Subject
+    device: str = field(init=False)
+    model_class: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.device = self.subject.device
+        self.model_class = type(self.subject.model).__name__
+
+    @property
+    def encoder_tokens(self) -> int | None:
+        """Tokens that the encoder is made to yield; None without one."""
+        return self.subject.encoder_tokens if self.subject.reads_encoder else None
+
+    def measure(self, run: Run) -> Measured:
+        """Build this cache, weigh it, drop it.
+
+        Raises:
+            UnsupportedError: the model, its class or this device does not run it; the error says why.
+            OutOfMemoryError: there was not enough memory.
+        """
+        torch, _ = libraries()
+        try:
+            with _watching(torch, self.device) as seen:
+                cache = self._build(run)
+                layers = weigh(cache, self.subject.model)
+                settled = seen()
+            return _measured(layers, settled)
+        except Exception as error:  # model code fails in every way
+            if is_out_of_memory(torch, error):
+                raise OutOfMemoryError(f"out of memory on {self.device}: {first_line(error)}") from None
+            raise UnsupportedError(f"transformers does not run it: {first_line(error)}") from error
+        finally:
+            release(torch, self.device)
+
+    def _build(self, run: Run) -> Any:
+        if run.moment == "generate" or run.cache not in FED or run.num_beams > 1:
+            return self._generate(run)
+        if run.cache == "static":
+            if self.subject.own_cache:
+                raise UnsupportedError(f"{self.model_class} builds its own cache")
+            return self.subject.feed((min(16, run.tokens),), run.sequences, "static", run.tokens)
+        if run.moment == "prefill":
+            return self.subject.feed((run.tokens,), run.sequences)
+        if run.tokens < 2 or not self.subject.decodes:
+            raise UnsupportedError("it takes no decode step of this length")
+        return self.subject.feed((run.tokens - 1, 1), run.sequences)
+
+    def _generate(self, run: Run) -> Any:
+        """The cache that a real `generate` returns."""
+        if self.device == "meta":
+            raise UnsupportedError("generate needs values, which the meta device has none of", hint="Use --device cpu.")
+        if self.subject.reads_encoder:
+            raise UnsupportedError("generate starts from an encoder's real input, which a twin has none of")
+        if run.prompt < 1:
+            raise UnsupportedError(f"generate is given {NEW_TOKENS} new tokens, so at least {NEW_TOKENS} are cached")
+        output = self.subject.model.generate(
+            **self.subject.inputs(run.sequences, run.prompt),
+            max_new_tokens=NEW_TOKENS,
+            min_new_tokens=NEW_TOKENS,
+            do_sample=False,
+            num_beams=run.num_beams,
+            cache_implementation=run.cache,
+            return_dict_in_generate=True,
+            pad_token_id=0,
+        )
+        cache = next((output[name] for name in ("past_key_values", "cache_params") if output.get(name)), None)
+        if cache is None:
+            raise UnsupportedError("generate does not return its cache")
+        return cache
+
+    def close(self) -> None:
+        """Drop the model and give the device's memory back."""
+        torch, _ = libraries()
+        self.subject.model = None
+        release(torch, self.device)
+
+
+def bench(raw: Mapping[str, Any], device: str = "auto", dtype: str = "bfloat16") -> Bench:
+    """A thin twin of a parsed config.json, on the device asked for; "auto" takes the first that can hold it.
+
+    Raises:
+        MissingRequirementError: torch or transformers is not installed, or there is no CUDA device.
+        UnknownArchitectureError, ConfigError: transformers does not take this config.
+        UnsupportedError: nothing of it runs there.
+    """
+    torch, _ = libraries()
+    if device == "cuda" and not torch.cuda.is_available():
+        raise MissingRequirementError("torch sees no CUDA device here", hint="Use --device cpu or --device meta.")
+    order = {"auto": ("cuda", "cpu", "meta") if torch.cuda.is_available() else ("cpu", "meta")}
+    return Bench(subject(read_config(raw), dtype, order.get(device, (device,))))
+
+
+def environment() -> Environment:
+    """What the figures of this machine depend on."""
+    torch, transformers = libraries()
+    name, driver = "no GPU", None
+    if torch.cuda.is_available():
+        name = torch.cuda.get_device_name()
+        with suppress(Exception):
+            import pynvml
+
+            pynvml.nvmlInit()
+            driver = str(pynvml.nvmlSystemGetDriverVersion())
+    return Environment(platform.python_version(), torch.__version__, transformers.__version__, name, driver)
+
+
+def is_out_of_memory(torch: Any, error: BaseException) -> bool:
+    """Whether torch said that there was no memory; on the CPU it says so in a RuntimeError's words."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def release(torch: Any, device: str) -> None:
+    """Give back what is no longer referred to."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+
+
+@contextmanager
+def _watching(torch: Any, device: str) -> Iterator[Callable[[], OnDevice | None]]:
+    """A function that says what CUDA's figures grew by since the start, once all work there is done."""
+    if device != "cuda":
+        yield lambda: None
+        return
+    release(torch, device)
+    torch.cuda.reset_peak_memory_stats()
+    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+
+    def settled() -> OnDevice:
+        torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated() - allocated
+        release(torch, device)
+        held = torch.cuda.memory_allocated() - allocated
+        return OnDevice(held, torch.cuda.memory_reserved() - reserved, peak, process_bytes())
+
+    yield settled
+
+
+def process_bytes() -> int | None:
+    """What NVML says that this process holds; None where it cannot be asked."""
+    import os
+
+    with suppress(Exception):
+        from kvsize.live import devices
+
+        return sum(p.bytes or 0 for device in devices() for p in device.processes if p.pid == os.getpid()) or None
+    return None
+
+
+def _measured(layers: tuple[HeldLayer, ...], device: OnDevice | None) -> Measured:
+    held = [tensor for layer in layers for tensor in layer.tensors]
+    return Measured(
+        logical=sum(layer.logical for layer in layers),
+        storage=sum(layer.storage for layer in layers),
+        tensors=sum(tensor.storage > 0 for tensor in held),
+        device=device,
+    )
