@@ -132,9 +132,9 @@ def evidence() -> str:
     lines = []
     for path in sorted(TRUTH.glob("*.jsonl")):
         head, rows = truth(path.name)
-        what = head.get("engine", "weights")
+        what = head.get("engine") or path.stem.partition("-")[0]
         release = head.get("version") or head.get("build") or ""
-        how = (head.get("how") or head.get("obtained") or "").split(";")[0]
+        how = (head.get("how") or head.get("obtained") or head.get("rows") or "").split(";")[0]
         figures = sum(len(row.get("runs", [1])) if isinstance(row, dict) else 1 for row in rows)
         lines.append([f"`{path.name}`", f"{what} {release}".strip(), how, f"{len(rows):,}", f"{figures:,}"])
     return table(["validate/truth", "what", "how it was obtained", "rows", "figures"], lines, left=3)
