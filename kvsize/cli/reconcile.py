@@ -34,9 +34,9 @@ def reconcile(
     from kvsize.logs.clean import read
     from kvsize.logs.document import document
     from kvsize.logs.reconcile import reconcile as reconcile_all
-    from kvsize.logs.server import servers
+    from kvsize.logs.server import known, servers
 
-    found = servers(read(log), log)
+    found = servers(read(log, known), log)
     for server in found:
         name, version = engine_of(engine, server.engine)
         server.engine, server.version = name, version or server.version

@@ -14,10 +14,10 @@ import re
 import stat
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, TypeAlias, cast
 
 from kvsize.errors import SourceError
 from kvsize.jsonfile import unreadable
@@ -25,6 +25,9 @@ from kvsize.jsonfile import unreadable
 MAX_BYTES = 4 << 30  # unpacked; start-up lines stand at the beginning, and a bomb has no end
 MAX_LINE = 1 << 16  # an argument dump takes some 10 kB
 _GZIP = b"\x1f\x8b"
+_WRAPPED = '{"log":"'
+
+Wanted: TypeAlias = Callable[[str], bool]
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|[@-Z\\^_])")
 _TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
@@ -59,22 +62,24 @@ class Line:
     text: str
 
 
-def read(name: str) -> Iterator[Line]:
+def read(name: str, wanted: Wanted | None = None) -> Iterator[Line]:
     """The lines of a log: a file, a gzip file, or "-" for standard input. Memory stays bounded.
+
+    Lines that are not `wanted` are passed over before anything is done with them.
 
     Raises:
         SourceError: it cannot be read, is a damaged gzip file, or does not end within MAX_BYTES.
     """
     with _open(name) as stream:
         try:
-            yield from lines(_unpacked(stream), name)
+            yield from lines(_unpacked(stream), name, wanted)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise SourceError(f"damaged gzip file: {error}", reason="broken", where=name) from None
         except OSError as error:
             raise unreadable(Path(name), error) from None
 
 
-def lines(stream: IO[bytes], name: str = "-") -> Iterator[Line]:
+def lines(stream: IO[bytes], name: str = "-", wanted: Wanted | None = None) -> Iterator[Line]:
     """Every line of a stream; of one beyond MAX_LINE bytes, only its beginning."""
     number, size, within = 0, 0, False
     while part := stream.readline(MAX_LINE):
@@ -86,7 +91,7 @@ def lines(stream: IO[bytes], name: str = "-") -> Iterator[Line]:
         if not within:
             number += 1
             for text in part.decode("utf-8", "replace").split("\r"):  # progress bars overwrite themselves
-                if text.strip():
+                if text.strip() and (wanted is None or "\x1b" in text or text.startswith(_WRAPPED) or wanted(text)):
                     yield clean(number, text)
         within = not part.endswith(b"\n")
 
@@ -106,7 +111,7 @@ def clean(number: int, text: str) -> Line:
 
 def _unwrapped(text: str) -> str:
     """What a container runtime's json-file driver wrapped."""
-    if not text.startswith('{"log":"'):
+    if not text.startswith(_WRAPPED):
         return text
     try:
         value = json.loads(text)["log"]
@@ -136,6 +141,24 @@ def _open(name: str) -> IO[bytes]:
 
 
 def _unpacked(stream: IO[bytes]) -> IO[bytes]:
-    buffered = stream if isinstance(stream, io.BufferedReader | io.BytesIO) else io.BufferedReader(stream)  # type: ignore[type-var]
-    head = buffered.peek(2)[:2] if isinstance(buffered, io.BufferedReader) else buffered.getvalue()[:2]
-    return gzip.GzipFile(fileobj=buffered) if head == _GZIP else buffered  # type: ignore[return-value]
+    """What is in a gzip file, else the stream itself."""
+    head = stream.read(2)
+    joined = io.BufferedReader(_Joined(head, stream), MAX_LINE)
+    return cast("IO[bytes]", gzip.GzipFile(fileobj=joined) if head == _GZIP else joined)
+
+
+class _Joined(io.RawIOBase):
+    """A stream after the bytes that were read off it, for pipes cannot go back."""
+
+    def __init__(self, head: bytes, rest: IO[bytes]) -> None:
+        self._head, self._rest = head, rest
+
+    def readable(self) -> bool:
+        """It is only ever read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """The head first, then what follows it."""
+        data, self._head = self._head or self._rest.read(len(buffer)), b""
+        buffer[: len(data)] = data
+        return len(data)

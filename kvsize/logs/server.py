@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from kvsize.errors import SourceError
 from kvsize.logs.clean import Line
-from kvsize.logs.lines import Figure, figures
+from kvsize.logs.lines import PATTERNS, Figure, figures
 
 V = r"(?:'[^']{0,500}'|\"[^\"]{0,500}\"|[^\s,;)}\]]{1,200})"
 
@@ -138,10 +139,26 @@ NAMES = tuple(
 _METADATA = re.compile(
     r"- kv\s{1,8}\d{1,5}:\s{1,80}([\w.-]{1,120})\s{1,8}(\w{2,4}|arr\[\w{2,4},\d{1,9}\])\s{1,40}= (.{0,4000})$"
 )
-_ONE_KV = ("llama_model_loader: - kv ", "- kv ")
 _FLASH = re.compile(r"Flash Attention was auto, set to (?P<flash>\w{1,10})")
 _PRINT_INFO = re.compile(r"(?:print_info|llm_load_print_meta): (?P<key>\w{1,40})\s{1,40}= (?P<value>.{1,2000})$")
 _WINDOW_CACHE = "using full-size SWA cache"
+
+
+NEEDLES = tuple(
+    dict.fromkeys(
+        [
+            *(pattern.needle for pattern in PATTERNS),
+            *(dump.needle for dump in DUMPS),
+            *(needle for _, needle, _, _ in NAMES),
+            *("- kv ", "print_", "Flash Attention was auto", _WINDOW_CACHE),
+        ]
+    )
+)
+
+
+def known(text: str) -> bool:
+    """Whether a line may say something: most of a long log does not, and is passed over."""
+    return any(map(text.__contains__, NEEDLES))
 
 
 @dataclass(slots=True)
@@ -157,10 +174,14 @@ class Server:
     metadata: dict[str, str] = field(default_factory=dict)
     printed_info: dict[str, str] = field(default_factory=dict)
     figures: list[Figure] = field(default_factory=list)
+    places: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
     def of(self, *quantities: str) -> list[Figure]:
         """The figures of these quantities, in the log's order."""
         return [figure for figure in self.figures if figure.quantity in quantities]
+
+
+MAX_FIGURES = 20_000  # of a whole log; one start prints some ten
 
 
 @dataclass(slots=True)
@@ -169,6 +190,7 @@ class Reader:
 
     servers: list[Server] = field(default_factory=list)
     latest: dict[str, Server] = field(default_factory=dict)
+    count: int = 0
 
     def take(self, line: Line) -> None:
         """Read one line."""
@@ -182,6 +204,7 @@ class Reader:
             server.engine = server.engine or engine
             if _same_engine(server.engine, engine):
                 _add(server, found)
+                self.count += 1
 
     def _begin(self, name: str) -> Server:
         server = Server(name)
@@ -199,6 +222,9 @@ def servers(lines: Iterable[Line], where: str) -> list[Server]:
     reader = Reader()
     for line in lines:
         reader.take(line)
+        if reader.count > MAX_FIGURES:
+            hint = "Cut the log: one start of each server is enough."
+            raise SourceError(f"more than {MAX_FIGURES:,} figures", reason="too_large", where=where, hint=hint)
     found = [server for server in reader.servers if server.figures]
     if not found:
         raise SourceError(
@@ -224,15 +250,15 @@ def _same_engine(one: str, other: str) -> bool:
 
 def _add(server: Server, found: Figure) -> None:
     """Add a figure; one that other ranks printed too is counted. llama.cpp's caches stay apart, in their order."""
-    if server.engine in ("llama.cpp", "ollama"):
+    key = (found.quantity, found.text, *sorted(found.facts.items()))
+    place = server.places.get(key)
+    if place is None or server.engine in ("llama.cpp", "ollama"):
+        server.places[key] = len(server.figures)
         server.figures.append(found)
         return
-    for index, known in enumerate(server.figures):
-        if (known.quantity, known.text, known.facts) == (found.quantity, found.text, found.facts):
-            ranks = tuple(dict.fromkeys((*known.ranks, *found.ranks)))
-            server.figures[index] = replace(known, ranks=ranks, count=known.count + 1)
-            return
-    server.figures.append(found)
+    same = server.figures[place]
+    ranks = tuple(dict.fromkeys((*same.ranks, *found.ranks)))
+    server.figures[place] = replace(same, ranks=ranks, count=same.count + 1)
 
 
 def _settings(server: Server, text: str) -> None:
@@ -272,7 +298,7 @@ def _set(server: Server, key: str, value: str) -> None:
 
 
 def _llama(server: Server, text: str) -> None:
-    if _ONE_KV[1] in text and (match := _METADATA.search(text)):
+    if "- kv " in text and (match := _METADATA.search(text)):
         server.metadata[match[1]] = match[3].strip()
     elif "print_" in text and (match := _PRINT_INFO.search(text)):
         server.printed_info.setdefault(match["key"], match["value"].strip())
