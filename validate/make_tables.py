@@ -29,7 +29,7 @@ from kvsize.tables.units import UNITS, times
 
 ROOT = Path(__file__).resolve().parents[1]
 TRUTH = ROOT / "validate" / "truth"
-PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "evidence.md")
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "evidence.md", ROOT / "docs" / "gate.md")
 
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 SCREEN = re.compile(r"(```console\n\$ kvsize ([^\n]*)\n).*?(```)", re.DOTALL)
