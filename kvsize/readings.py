@@ -19,7 +19,7 @@ from kvsize.geometry import Geometry
 from kvsize.mistakes import Deviation
 from kvsize.published import PUBLISHED, Published
 
-ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "mlx": "MLX", "tensorrt-llm": "TensorRT-LLM"}
+ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "mlx": "MLX", "trtllm": "TensorRT-LLM", "ollama": "Ollama"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,8 @@ def widths(asked: Format, dtype: str | None, config: Mapping[str, Any]) -> list[
     add("8-bit", 120, "1 byte an element (fp8 or int8)", Fraction(1))
     add("4-bit", 140, "half a byte an element (4 bits)", Fraction(1, 2))
     add("q8_0", 150, "llama.cpp's q8_0: 34 bytes for 32 elements", Fraction(34, 32))
-    for size in (own * 8, Fraction(8)):
-        add("bits", 210, f"bits counted as bytes: {_number(size)} for an element", size)
+    for size, price in ((own * 8, 210), (Fraction(8), 170)):
+        add("bits", price, f"bits counted as bytes: {_number(size)} for an element", size)
     return found
 
 

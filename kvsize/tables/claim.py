@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvsize.report import ClaimDoc, ExplanationDoc
 from kvsize.tables.page import INDENT, Grid, Line, Style, View, flow, headline, labelled, wrap
+from kvsize.tables.size import ENGINE_NAMES
 from kvsize.tables.units import amount, times
 
 SIZES = {
@@ -24,7 +25,8 @@ def page(document: ClaimDoc, view: View, _extra: object) -> list[Line]:
     if document.formulas or document.notes:
         lines.append([])
     if document.formulas:
-        lines += labelled("published", f"{', '.join(document.formulas)} say the same", view)
+        verb = "says" if len(document.formulas) == 1 else "say"
+        lines += labelled("published", f"{', '.join(document.formulas)} {verb} the same", view)
     for note in document.notes:
         lines += labelled("note", note, view)
     return lines
@@ -62,10 +64,11 @@ def _asked(document: ClaimDoc) -> str:
 
 def _truth(document: ClaimDoc, view: View) -> list[Line]:
     true, engine = document.true_bytes, document.engine
+    name = ENGINE_NAMES.get(engine.name, engine.name)
     figures = [amount(true), in_unit(true, _decimal(true)), f"{true:,} B"]
     facts = [
         " = ".join(dict.fromkeys(figures)),
-        " ".join((engine.name, engine.version, engine.cache)).strip() + f", {engine.evidence}",
+        " ".join((name, engine.version, engine.cache)).strip() + f", {engine.evidence}",
         document.kv_dtype.k,
     ]
     return [[(INDENT, ""), (text, "dim")] for text in flow(facts, view.columns - len(INDENT))]

@@ -74,6 +74,10 @@ def test_128k_may_be_read_as_128000():
         ("google/gemma-3-27b-it", "16.000 GiB", 32_768, 1, ["missed-keys"]),
         ("meta-llama/Llama-3.1-8B", "32.0 GiB", 32_768, 1, ["formula"]),
         ("deepseek-ai/DeepSeek-V3.2", "2.145 GiB", 32_768, 1, ["index"]),
+        ("google/gemma-4-31B-it", "163,840 B/token", 1, 1, ["one-kind", "windows-out"]),
+        ("Qwen/Qwen2.5-7B-Instruct", "1.53 MB/token", 1, 1, ["query-heads", "bits", "unit"]),
+        ("meta-llama/Llama-3.1-8B", "0.878 GiB", 32_768, 1, ["formula"]),
+        ("meta-llama/Llama-3.1-8B", "16.06 GB", 32_768, 1, ["weights-alone"]),
     ],
 )
 def test_other_figures_that_tools_print(model, text, ctx, batch, expected):
