@@ -48,8 +48,9 @@ def size(
     ] = "",
     batch: Annotated[int, typer.Option("--batch", metavar="N", help="Concurrent sequences.")] = 1,
     engine: Annotated[
-        str, typer.Option("--engine", metavar="NAME", help="Whose cache: NAME or NAME@VERSION.")
-    ] = "transformers",
+        str | None,
+        typer.Option("--engine", metavar="NAME", help="NAME or NAME@VERSION; else transformers, llama.cpp for a GGUF."),
+    ] = None,
     kv_dtype: Annotated[
         str, typer.Option("--kv-dtype", "--kv-cache-dtype", metavar="FORMAT", help="auto, bfloat16, … or k=…,v=….")
     ] = "auto",
@@ -85,6 +86,7 @@ def size(
         raise UsageError(f"--batch takes at most {MAX_BATCH:,} sequences", got=str(batch))
     files = load(model, revision=revision, refresh=refresh, offline=offline)
     geometry, release = geometry_for(files, use_probe)
+    engine = engine or ("llama.cpp" if files.origin == "gguf" else "transformers")
     if release is not None and engine == "transformers":
         engine = f"transformers@{release}"
     k_format, v_format = parse_kv_dtype(kv_dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import sys
 import time
@@ -19,6 +20,7 @@ from hubserver import COMMIT, Reply, serve
 
 from kvsize import source
 from kvsize.architectures import geometry
+from kvsize.cli import run
 from kvsize.errors import ConfigError, KvsizeError, SourceError, UsageError
 from kvsize.gguf import as_config, load
 from kvsize.gguf.header import CHUNK, MAX_KEPT, MAX_KEYS, MAX_STRINGS, MAX_TENSORS, TENSOR_TYPES, Header, header
@@ -359,3 +361,11 @@ def test_offline_it_cannot_be_read(hub):
         source.load("org/name:m.gguf", offline=True)
     assert caught.value.reason == "offline"
     assert not hub.requests
+
+
+def test_a_gguf_is_sized_for_llama_cpp_unless_another_engine_is_named(tmp_path, capsys):
+    path = tmp_path / "m.gguf"
+    path.write_bytes(gguf(LLAMA))
+    for arguments, engine in (([], "llama.cpp"), (["--engine", "transformers"], "transformers")):
+        assert run([str(path), "--ctx", "4k", "--json", *arguments]) == 0
+        assert json.loads(capsys.readouterr().out)["engine"]["name"] == engine
