@@ -16,7 +16,15 @@ from kvsize.architectures.recurrent import RECURRENT
 from kvsize.architectures.remote import REMOTE
 from kvsize.architectures.seq2seq import CROSS_ATTENDING, SEQ2SEQ, with_cross
 from kvsize.architectures.singular import SINGULAR
-from kvsize.config import MAX_DIMENSION, ConfigView, layer_overrides, open_config, text_config, unknown_architecture
+from kvsize.config import (
+    MAX_DIMENSION,
+    MAX_LAYERS,
+    ConfigView,
+    layer_overrides,
+    open_config,
+    text_config,
+    unknown_architecture,
+)
 from kvsize.errors import ConfigError
 from kvsize.formats import FORMATS, canonical
 from kvsize.geometry import Geometry, Layer
@@ -108,7 +116,11 @@ def _first_number(text: ConfigView, *keys: str) -> int | None:
 
 def _stated(text: ConfigView) -> tuple[tuple[str, int], ...]:
     values = ((key, text.raw.get(key)) for key in STATED_KEYS)
-    return tuple((key, v) for key, v in values if type(v) is int and 0 < v <= MAX_DIMENSION)
+    found = tuple((key, v) for key, v in values if type(v) is int and 0 < v <= MAX_DIMENSION)
+    for key, value in found:
+        if key.endswith("layers") and value > MAX_LAYERS:  # an engine may build as many
+            raise text.invalid(key, f"at most {MAX_LAYERS}", value)
+    return found
 
 
 # Kinds of rope scaling whose factor is already in max_position_embeddings. vllm@0.33.0 config/model.py

@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from functools import cache
@@ -224,6 +226,20 @@ def size_fault(size: CacheSize | KvsizeError) -> str | None:
     return f"figures {wrong}" if wrong else None
 
 
+@contextmanager
+def bounded_memory() -> Iterator[None]:
+    """A list that some number of a config blows up becomes a MemoryError here, and not the machine's end."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+MEMORY_BYTES = 4 << 30
+
+
 def check(seed: int) -> str | None:
     """Everything that is asked of one seed: its config, and its size in one way after another."""
     model = answer(mutated(seed))
@@ -236,13 +252,19 @@ def check(seed: int) -> str | None:
 
 
 def main() -> int:
-    """Run a range of seeds."""
+    """Run the seeds that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--start", type=int, default=0)
     parser.add_argument("--count", type=int, default=5000)
     args = parser.parse_args()
+    with bounded_memory():
+        return run(range(args.start, args.start + args.count))
+
+
+def run(seeds: range) -> int:
+    """Check one seed after another; print what failed, and what took longest."""
     slow, failures = [], 0
-    for seed in range(args.start, args.start + args.count):
+    for seed in seeds:
         begin = time.process_time()
         try:
             wrong = check(seed)
@@ -252,7 +274,7 @@ def main() -> int:
         if wrong:
             failures += 1
             sys.stdout.write(f"seed {seed}: {wrong[:300]}\n")
-    sys.stdout.write(f"{args.count} configs, {failures} failures; slowest {sorted(slow)[-5:]}\n")
+    sys.stdout.write(f"{len(seeds)} configs, {failures} failures; slowest {sorted(slow)[-5:]}\n")
     return 1 if failures else 0
 
 

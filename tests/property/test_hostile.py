@@ -24,6 +24,12 @@ FORMS = ("json", "table", "csv", "markdown")
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
 
 
+@pytest.fixture(autouse=True)
+def _bounded_memory():
+    with hostile.bounded_memory():
+        yield
+
+
 def failures(seeds: range) -> list[tuple[int, str]]:
     return [(seed, wrong) for seed in seeds if (wrong := hostile.check(seed))]
 
@@ -103,6 +109,13 @@ def test_layers_bounded_where_cycles_multiply_them():
     cycles = {"H_cycles": 2**31, "L_cycles": 2**31}
     with pytest.raises(ConfigError, match="cycles"):
         geometry({"model_type": "hrm_text", "num_hidden_layers": 4096, **cycles})
+
+
+def test_a_layer_count_beside_the_one_that_counts_is_bounded_too():
+    """BART's family counts decoder_layers; an engine that trusts num_hidden_layers built 2**31 layers."""
+    for key in ("num_hidden_layers", "encoder_layers", "num_layers"):
+        with pytest.raises(ConfigError, match=f"{key}: must be at most 4096"):
+            geometry({"model_type": "m2m_100", key: 2**31})
 
 
 @pytest.mark.parametrize(
