@@ -12,7 +12,7 @@ from kvsize.engines import Workload
 from kvsize.engines import llamacpp as engine
 from kvsize.engines.llamacpp import versions
 from kvsize.engines.llamacpp.rows import Rows, kept, reading
-from kvsize.errors import KvsizeError
+from kvsize.errors import KvsizeError, UsageError
 from kvsize.formats import format_of
 from kvsize.geometry import Attention, Geometry, Latent, Layer
 from kvsize.logs.lines import Figure
@@ -20,7 +20,11 @@ from kvsize.logs.server import Server
 from kvsize.logs.verdict import Findings, Verdict, Waste, judge, unpredicted
 from kvsize.logs.vllm import number, truth
 
-FLASH = {"1": "on", "enabled": "on", "true": "on", "0": "off", "disabled": "off", "false": "off", "auto": "auto"}
+FLASH = {
+    **dict.fromkeys(("1", "enabled", "true", "on"), "on"),
+    **dict.fromkeys(("0", "disabled", "false", "off"), "off"),
+    "auto": "auto",
+}
 # print_info's names -> the metadata keys that they are read from, without the architecture
 INFO = {
     "n_layer": "block_count",
@@ -33,32 +37,45 @@ INFO = {
     "n_swa": "attention.sliding_window",
 }
 UBATCHES = (512, 256, 1024, 2048, 128)
-_NUMBERS = re.compile(r"-?\d{1,15}")
+_LISTED = re.compile(r"true|false|-?\d{1,15}")
 
 
 # -- the model, from what the log prints of it -------------------------------------------------------------------------
 
 
 def config(server: Server) -> dict[str, Any] | None:
-    """The model as its metadata in the log describes it, in the form that architectures read; None: too little."""
-    found = {key: value for key, text in server.metadata.items() if (value := _value(text)) is not None}
-    info = server.printed_info
-    arch = found.get("general.architecture") or info.get("arch")
+    """The model as its metadata in the log describes it, in the form that architectures read; None: too little.
+
+    Raises:
+        UsageError: a list that decides its layers is cut off, as llama.cpp does after 40 characters.
+    """
+    found = {key: _value(text) for key, text in server.metadata.items()}
+    arch = found.get("general.architecture") or server.printed_info.get("arch")
     if not isinstance(arch, str):
         return None
-    found["general.architecture"] = arch
     for name, key in INFO.items():
-        if name in info and f"{arch}.{key}" not in found:
-            value = _value(info[name])
-            if value:
-                found[f"{arch}.{key}"] = value
-    return found if f"{arch}.block_count" in found else None
+        value = _value(server.printed_info.get(name, ""))
+        if value and found.get(f"{arch}.{key}") is None:
+            found[f"{arch}.{key}"] = value
+    cut = [key for key, value in found.items() if value is None and _decides(key, arch)]
+    if cut:
+        what = f"the log cuts off {cut[0]}, which decides what the model's layers keep"
+        raise UsageError(what, hint="Name the model: kvsize reconcile LOG --model M, or its .gguf")
+    known = {key: value for key, value in found.items() if value is not None}
+    return {**known, "general.architecture": arch} if f"{arch}.block_count" in known else None
+
+
+def _decides(key: str, arch: str) -> bool:
+    """Whether a list may decide what layers keep: widths of MLPs only do in Nemotron-H."""
+    aside = ("rope.", "expert") if arch.startswith("nemotron_h") else ("rope.", "expert", "feed_forward")
+    return key.startswith(f"{arch}.") and not any(word in key for word in aside)
 
 
 def _value(text: str) -> Any:
     """A value as the loader prints it: numbers, switches, lists; None for a list that is cut off."""
     if text.startswith("["):
-        return None if "..." in text else [int(part) for part in _NUMBERS.findall(text)]
+        parts = _LISTED.findall(text)
+        return None if "..." in text or not parts else [_value(part) for part in parts]
     if text in ("true", "false"):
         return text == "true"
     try:
@@ -110,22 +127,23 @@ def caches(geometry: Geometry, plan: engine.Plan) -> list[Cache]:
     """The caches that the log prints a line each for."""
     how = reading(geometry, plan.arch, old=plan.rules.old, flash=plan.types.flash)
     layers = kept(geometry, how)
-    found: dict[tuple[str, int], list[Rows]] = {}
+    found: dict[tuple[str, int, int], list[Rows]] = {}
     for layer in layers:
         for position, rows in enumerate(layer.rows):
             kind = "compressed" if rows.rate > 1 else "windows" if rows.window else "full"
-            found.setdefault((kind, position), []).append(rows)
-    return [
-        Cache(
-            kind,
-            len(rows),
-            sum(row.k for row in rows),
-            sum(row.v for row in rows),
-            rows[0].cells(plan.cells, swa_full=plan.swa_full),
-            plan.cells.sequences if rows[0].own else plan.cells.streams,
-        )
-        for (kind, _), rows in found.items()
-    ]
+            found.setdefault((kind, position, rows.rate), []).append(rows)
+    return [_cache_of(kind, rows, plan) for (kind, _, _), rows in found.items()]
+
+
+def _cache_of(kind: str, rows: list[Rows], plan: engine.Plan) -> Cache:
+    return Cache(
+        kind,
+        len(rows),
+        sum(row.k for row in rows),
+        sum(row.v for row in rows),
+        rows[0].cells(plan.cells, swa_full=plan.swa_full),
+        plan.cells.sequences if rows[0].own else plan.cells.streams,
+    )
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
@@ -171,6 +189,8 @@ def _cache(figure: Figure, known: list[Cache], total: int, plan: engine.Plan) ->
     if "layers" not in figure.facts:  # the old line, of all layers together
         return _self_size(figure, known, total, plan)
     layers = int(figure.facts["layers"])
+    if not layers:
+        return unpredicted(figure, "a cache without layers") if figure.quantity == "cells" else judge(figure, 0, 0)
     matching = [cache for cache in known if cache.layers == layers] or known
     if not matching:
         return unpredicted(figure, "this model keeps no such cache")

@@ -94,3 +94,46 @@ def test_every_row_is_counted():
         NOT_REPRODUCED
     )
     assert len(rows()) == sum(REPRODUCED.values()) + len(NOT_REPRODUCED) == 112
+
+
+# -- what real loads of llama.cpp printed, read with nothing but the log's own metadata -------------------------------
+
+
+LOADS = TRUTH.with_name("logs-llamacpp-b11739.jsonl")
+MODELS, RUNS, CACHES = 66, 261, 373
+
+
+def loads():
+    return [json.loads(line) for line in LOADS.read_text(encoding="utf-8").splitlines()[1:]]
+
+
+def log_of(model, run):
+    """The log around the printed caches: metadata as the loader dumps it, and the context's settings."""
+    yield "build: 11739 (0123abc) with cc (Debian 14.2.0) 14.2.0 for x86_64-linux-gnu"
+    yield "llama_model_loader: loaded meta data with 20 key-value pairs and 1 tensors from m.gguf (version GGUF V3)"
+    yield f"llama_model_loader: - kv   0: {'general.architecture':>40} str              = {model['arch']}"
+    for number, (key, value) in enumerate(model["metadata"].items(), start=1):
+        kind = f"arr[i32,{len(value)}]" if isinstance(value, list) else "u32"
+        yield f"llama_model_loader: - kv {number:3}: {model['arch'] + '.' + key:>40} {kind:<16} = {json.dumps(value)}"
+    yield f"llama_context: n_seq_max     = {run['n_seq_max']}"
+    for key in ("n_ctx", "n_batch", "n_ubatch", "flash_attn"):
+        yield f"llama_context: {key:<13} = {run[key]}"
+    yield f"llama_context: kv_unified    = {str(run['kv_unified']).lower()}"
+    if run["swa_full"]:
+        yield "llama_kv_cache_iswa: using full-size SWA cache (ref: https://github.com/ggml-org/llama.cpp/pull/13194)"
+    yield from run["lines"]
+
+
+@pytest.mark.parametrize("model", [pytest.param(model, id=model["name"]) for model in loads()])
+def test_caches_of_real_loads_are_predicted_from_their_own_log(model):
+    for run in model["runs"]:
+        text = "\n".join(log_of(model, run)).encode()
+        [found] = reconcile(servers(lines(io.BytesIO(text)), model["name"]), None, {}, offline=True)
+        assert {verdict.status for verdict in found.findings.verdicts} <= {"agrees", "not_predicted"}
+        assert found.verdict == "agrees"
+        assert found.model_source == "metadata in the log"
+
+
+def test_every_load_is_there():
+    runs = [run for model in loads() for run in model["runs"]]
+    assert (len(loads()), len(runs), sum(len(run["lines"]) for run in runs)) == (MODELS, RUNS, CACHES)
