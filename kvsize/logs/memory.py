@@ -17,7 +17,7 @@ from kvsize.source import ModelFiles
 
 # quantity -> the part of fit's budget that estimates it (None: none does)
 QUANTITIES: dict[str, str | None] = {
-    "weights": None,
+    "weights": "weights",
     "model_buffer": None,
     "peak": None,
     "total": None,
@@ -35,10 +35,7 @@ QUANTITIES: dict[str, str | None] = {
 def verdicts(server: Server, files: ModelFiles, geometry: Geometry) -> Iterator[Verdict]:
     """Each figure of memory that is no cache."""
     figures = [figure for figure in server.figures if figure.quantity in QUANTITIES]
-    drawn = _drawn(server, files, geometry) if figures else None
-    ranges = {} if drawn is None else {part.name: (part.bytes, part.why) for part in drawn.parts}
-    if drawn is not None:
-        ranges["usable"] = (drawn.usable, drawn.usable_why)
+    ranges = _ranges(server, files, geometry) if figures else {}
     for figure in figures:
         part = QUANTITIES[figure.quantity]
         if part not in ranges or _elsewhere(figure):
@@ -46,6 +43,40 @@ def verdicts(server: Server, files: ModelFiles, geometry: Geometry) -> Iterator[
             continue
         span, why = ranges[part]
         yield estimate(figure, span.low, span.high, why)
+
+
+def _ranges(server: Server, files: ModelFiles, geometry: Geometry) -> dict[str, tuple[Range, str]]:
+    """What fit would expect of each part, and its rule."""
+    drawn = _drawn(server, files, geometry)
+    found = {} if drawn is None else {part.name: (part.bytes, part.why) for part in drawn.parts}
+    if drawn is not None:
+        found["usable"] = (drawn.usable, drawn.usable_why)
+    weights = _weights(server, files, geometry)
+    found.pop("weights", None)
+    return found if weights is None else {**found, "weights": (weights, "the checkpoint, on one rank")}
+
+
+def _weights(server: Server, files: ModelFiles, geometry: Geometry) -> Range | None:
+    """The weights of the emptiest to the fullest rank; None where the catalogue does not record the checkpoint."""
+    if server.engine not in ("vllm", "sglang") or files.weight_bytes is None:
+        return None
+    from kvsize.weights import UnknownWeights, weights_of
+    from kvsize.weights.ranks import per_stage, rotary_tables
+    from kvsize.weights.values import as_loaded
+
+    weights = weights_of(files, offline=True)
+    if isinstance(weights, UnknownWeights):
+        return None
+    tensor, pipeline = (
+        number(server.settings.get(f"{name}_parallel_size", "")) or 1 for name in ("tensor", "pipeline")
+    )
+    dtype = geometry.dtype if geometry.dtype in ("bfloat16", "float16") else "bfloat16"
+    try:
+        stages = per_stage(as_loaded(weights, files.config, dtype), files.config, tp=tensor, pp=pipeline)
+        tables = rotary_tables(files.config)
+    except KvsizeError:
+        return None
+    return Range(min(stage.low for stage in stages), max(stage.high for stage in stages) + tables.high)
 
 
 def _elsewhere(figure: Figure) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvsize.report import FigureDoc, ReconcileDoc, ServerDoc, WasteDoc
-from kvsize.tables.page import INDENT, Grid, Line, Style, View, beside, headline, labelled
+from kvsize.tables.page import INDENT, Grid, Line, Style, View, beside, headline, labelled, width_of
 from kvsize.tables.units import unit_for
 
 MARKS = {
@@ -49,14 +49,16 @@ def _server(server: ServerDoc, view: View) -> list[Line]:
 
 
 def _figure(figure: FigureDoc, text: str, view: View) -> list[Line]:
-    mark = MARKS[figure.status]
-    line: Line = [(INDENT + text, ""), (("  " + mark) if mark else "", STYLES.get(figure.status, "dim"))]
-    words = [] if figure.status == "agrees" and not figure.explanation else [figure.explanation]
+    times = len(figure.ranks) or figure.count
+    mark = " ".join(word for word in (MARKS[figure.status], f"x{times}" if times > 1 else "") if word)
+    words = [figure.explanation]
     if figure.status in ("contradicts", "outside") and figure.difference:
         words.insert(0, f"{'+' if figure.difference > 0 else '-'}{_amount(figure)}")
-    times = len(figure.ranks) or figure.count
-    if times > 1:
-        words.append(f"x{times}")
+    line: Line = [(INDENT + text, "")]
+    if width_of(line) + 2 + len(mark) <= view.columns:
+        line.append((("  " + mark) if mark else "", STYLES.get(figure.status, "dim")))
+    else:
+        words.insert(0, mark)
     return beside(line, "; ".join(word for word in words if word), view, gap=2, least=30)
 
 

@@ -42,7 +42,7 @@ ROWS: Mapping[str, str] = {
     "jsonfile": "errors",
     "launch": "errors fit",
     "live": "errors gpus ranges",
-    "logs": "architectures budget build engines errors formats geometry jsonfile ranges report shape source",
+    "logs": "architectures budget build engines errors formats geometry jsonfile ranges report shape source weights",
     "measure": "errors live probe twin",
     "mistakes": "folded geometry report",
     "plan": "ranges",

@@ -199,7 +199,9 @@ def test_another_engine_than_the_log_s_is_refused(capsys):
 def test_a_model_that_the_engine_has_no_rule_for_shows_its_figures(capsys, tmp_path):
     code, document = answer(capsys, VLLM, "--model", "deepseek-ai/DeepSeek-V4-Flash")
     assert (code, document["verdict"]) == (0, "not_predicted")
-    assert {one["status"] for one in document["servers"][0]["figures"]} == {"not_predicted"}
+    assert {one["status"] for one in document["servers"][0]["figures"] if one["quantity"] != "weights"} == {
+        "not_predicted"
+    }
     assert any("deepseek_v4" in note for note in document["servers"][0]["notes"])
 
 
@@ -440,3 +442,17 @@ def test_every_group_is_a_quantity_or_a_side_fact():
     assert names - set(QUANTITIES) == facts | {"device", "state_cells"}
     assert set(QUANTITIES) <= names
     assert all(re.compile(pattern.regex.pattern) for pattern in PATTERNS)
+
+
+# -- the page about it ------------------------------------------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reconcile.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("screen", re.findall(r"^```console\n\$ kvsize (.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
+def test_screens_of_the_page_are_what_is_printed_now(capsys, monkeypatch, screen):
+    monkeypatch.chdir(LOGS.parents[2])
+    monkeypatch.setenv("COLUMNS", "80")
+    command, _, shown = screen.partition("\n")
+    assert run(command.split()) == 0
+    assert capsys.readouterr().out == shown
