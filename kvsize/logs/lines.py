@@ -129,7 +129,7 @@ class Pattern:
 N = r"\d(?:[\d,]{0,20}\d)?(?:\.\d{1,8})?"
 U = r"(?:[KMGT]i?B|B)"
 S = r"[ \t]{0,40}"
-DEVICE = r"(?P<device>[\w-]{1,40})"
+DEVICE = r"(?P<device>[\w.:\[\]-]{1,60})"  # also RPC[10.0.0.2:50052]
 POOL = rf"KV Cache is allocated\.(?: dtype: (?P<kv_dtype>[\w.]{{1,40}}),)? #tokens: (?P<slots>{N}), "
 HALVES = rf"K \((?P<k>\w{{1,12}})\):{S}(?P<cache_k>{N}) MiB, V \((?P<v>\w{{1,12}})\):{S}(?P<cache_v>{N}) MiB"
 
@@ -141,6 +141,11 @@ def _pattern(engine: str, needle: str, regex: str, unit: str = "") -> Pattern:
 PATTERNS: tuple[Pattern, ...] = (
     # vLLM 0.8 to 0.33: v1/worker/gpu_worker.py, gpu_model_runner.py, v1/core/kv_cache_utils.py
     _pattern("vllm", "Available KV cache memory", rf"Available KV cache memory: (?P<available>{N}) ?(?P<unit>{U})"),
+    _pattern(
+        *("vllm", "memory for KV Cache as specified"),
+        rf"reserved (?P<available>{N}) ?GiB memory for KV Cache as specified",
+    ),
+    _pattern("vllm", "num_gpu_blocks is:", rf"num_gpu_blocks is: (?P<blocks>{N})"),
     _pattern("vllm", "GPU KV cache size", rf"GPU KV cache size: (?P<tokens>{N}) tokens"),
     _pattern(
         "vllm",
@@ -228,7 +233,7 @@ PATTERNS: tuple[Pattern, ...] = (
     _pattern(
         *("llama.cpp", " cells,"),
         rf"size ={S}(?P<state_cache>{N}) MiB \({S}(?P<state_cells>{N}) cells,{S}(?P<layers>{N}) layers,"
-        rf"{S}(?P<seqs>{N}) seqs[^)]{{0,40}}\), R",
+        rf"{S}(?P<seqs>{N}) seqs(?:{S}(?P<snapshots>{N}) rs_seq)?\)(?:, R|$)",
     ),
     _pattern("llama.cpp", "KV self size", rf"KV self size{S}={S}(?P<cache>{N}) MiB, {HALVES}"),
     _pattern("llama.cpp", "KV buffer size", rf"{DEVICE} KV buffer size ={S}(?P<buffer>{N}) MiB"),

@@ -36,6 +36,7 @@ INFO = {
     "n_embd_head_v": "attention.value_length",
     "n_swa": "attention.sliding_window",
 }
+DRAFT_LAYERS = 4
 UBATCHES = (512, 256, 1024, 2048, 128)
 _LISTED = re.compile(r"true|false|-?\d{1,15}")
 
@@ -97,7 +98,7 @@ def options_of(server: Server, assumed: dict[str, Any]) -> engine.Options:
     given: dict[str, Any] = {name: number(settings.get(name, "")) for name in ("n_ctx", "n_batch", "n_ubatch")}
     given["n_parallel"] = number(settings.get("n_parallel", "")) or 1
     given["kv_unified"] = truth(settings.get("kv_unified", ""))
-    given["flash_attn"] = FLASH.get(settings.get("flash_attn", ""))
+    given["flash_attn"] = FLASH.get(settings.get("flash_attn", "").lower())
     given["swa_full"] = truth(settings.get("swa_full", "")) or False
     types = next(((f.facts["k"], f.facts["v"]) for f in server.of("cache") if "k" in f.facts), None)
     if types is None and settings.get("cache_type"):
@@ -175,7 +176,8 @@ def reconcile(server: Server, geometry: Geometry, assumed: dict[str, Any]) -> Fi
     for verdict in (*_buffers(server, "buffer"), *_buffers(server, "state_buffer")):
         found.add(verdict)
     for figure in server.of("ollama_cache"):
-        found.add(_ollama(figure, server, size.total_bytes))
+        windows = any(cache.name == "windows" for cache in known)
+        found.add(_ollama(figure, server, size.total_bytes, windows=windows))
     found.waste = list(_waste(geometry, workload, options, size, server))
     return found
 
@@ -191,11 +193,24 @@ def _cache(figure: Figure, known: list[Cache], total: int, plan: engine.Plan) ->
     layers = int(figure.facts["layers"])
     if not layers:
         return unpredicted(figure, "a cache without layers") if figure.quantity == "cells" else judge(figure, 0, 0)
-    matching = [cache for cache in known if cache.layers == layers] or known
+    matching = [cache for cache in known if cache.layers == layers] or _drafting(known, layers) or known
     if not matching:
         return unpredicted(figure, "this model keeps no such cache")
     verdicts = [_against(figure, cache, plan) for cache in matching]
     return next((verdict for verdict in verdicts if verdict.status == "agrees"), verdicts[0])
+
+
+def _drafting(known: list[Cache], layers: int) -> list[Cache]:
+    """The cache of a few layers that draft, each like one of the model's own that keep everything."""
+    alike = [cache for cache in known if cache.name == "full" and cache.layers]
+    if layers > DRAFT_LAYERS or any(cache.k % cache.layers or cache.v % cache.layers for cache in alike):
+        return []
+    return [
+        replace(
+            cache, name="drafts", layers=layers, k=cache.k // cache.layers * layers, v=cache.v // cache.layers * layers
+        )
+        for cache in alike
+    ]
 
 
 def _against(figure: Figure, cache: Cache, plan: engine.Plan) -> Verdict:
@@ -230,7 +245,9 @@ def _states(figure: Figure, state: int) -> Verdict:
     if not state:
         return unpredicted(figure, "this model keeps no such state")
     cells = int(figure.facts["state_cells"].replace(",", ""))
-    return judge(figure, 4 * state * cells, 4 * state * cells, f"{cells} sequences of {4 * state:,} bytes")
+    copies = 1 + int(figure.facts.get("snapshots", 0))
+    words = f"{cells} sequences of {4 * state:,} bytes" + (f", {copies} states each" if copies > 1 else "")
+    return judge(figure, 4 * state * cells * copies, 4 * state * cells * copies, words)
 
 
 def _buffers(server: Server, quantity: str) -> Iterator[Verdict]:
@@ -257,7 +274,9 @@ def _added_up(parts: list[Figure], least: Fraction, most: Fraction) -> Iterator[
         yield judge(part, least - others_high, most - others_low, words)
 
 
-def _ollama(figure: Figure, server: Server, total: int) -> Verdict:
+def _ollama(figure: Figure, server: Server, total: int, *, windows: bool) -> Verdict:
+    if windows:
+        return unpredicted(figure, "Ollama's own engine keeps windows in its own way")
     parts = server.of("ollama_cache")
     others = [part for part in parts if part is not figure]
     low = total - sum(part.most for part in others)

@@ -93,11 +93,11 @@ class Dump:
     begins: bool = False
 
 
-def _dump(engine: str, needle: str, keys: Mapping[str, str], *, begins: bool = False) -> Dump:
+def _dump(
+    engine: str, needle: str, keys: Mapping[str, str], *, begins: bool = False, equals: str = r"\s{0,40}[=:]\s{0,3}"
+) -> Dump:
     names = "|".join(sorted(keys, key=len, reverse=True))
-    return Dump(
-        engine, needle, keys, re.compile(rf"(?<![\w.-])['\"]?({names})['\"]?\s{{0,40}}[=:]\s{{0,3}}({V})"), begins
-    )
+    return Dump(engine, needle, keys, re.compile(rf"(?<![\w.-])['\"]?({names})['\"]?{equals}({V})"), begins)
 
 
 DUMPS = (
@@ -110,8 +110,7 @@ DUMPS = (
     _dump("llama.cpp", "llama_context: ", LLAMACPP),
     _dump("llama.cpp", "llama_new_context_with_model: ", LLAMACPP),
     _dump("llama.cpp", "llama_init_from_model: ", LLAMACPP),
-    _dump("ollama", "msg=load request=", OLLAMA, begins=True),
-    _dump("ollama", 'msg=load request="{Operation:commit', OLLAMA),
+    _dump("ollama", "msg=load request=", OLLAMA, begins=True, equals=":"),  # "KvCacheType: NumThreads:8" gives no type
 )
 
 # (engine, needle, expression with a group `version` or `model`, begins a start)
@@ -120,6 +119,7 @@ NAMES = tuple(
     for engine, needle, regex, begins in (
         ("vllm", "vLLM API server version", r"vLLM API server version (?P<version>\d[\w.+-]{0,60})", True),
         ("vllm", "LLM engine (v", r"LLM engine \(v(?P<version>\d[\w.+-]{0,60})\)", False),
+        ("vllm", "Using max model len", r"Using max model len (?P<max_model_len>\d{1,12})", False),
         ("vllm", "  version ", r"[█▀▄ ]  version (?P<version>\d[\w.+-]{0,60})", False),
         ("vllm", "  model   ", r"[█▀▄ ]  model   (?P<model>\S{1,200})", False),
         ("sglang", "sglang", r"sglang(?: version)?[:=]\s?v?(?P<version>\d+\.\d+[\w.]{0,40})", False),

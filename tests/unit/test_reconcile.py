@@ -333,6 +333,49 @@ def test_llama_cpp_says_what_full_windows_cost(capsys, tmp_path):
     assert (waste["flag"], waste["bytes"]) == ("drop --swa-full", (6656 - 624) * 2**20)
 
 
+def test_ollama_s_own_engine_and_its_load_request(capsys, tmp_path):
+    """The key without a value takes none from its neighbour; a cache over two devices is one."""
+    path = log_of(
+        tmp_path,
+        'time=2026-02-21 level=INFO source=runner.go:1284 msg=load request="{Operation:commit LoraPath:[] Parallel:1 '
+        'BatchSize:512 FlashAttention:Enabled KvSize:4096 KvCacheType: NumThreads:4 GPULayers:[] UseMmap:false}"',
+        'time=2026-02-21 level=INFO source=device.go:251 msg="kv cache" device=CUDA0 size="384.0 MiB"',
+        'time=2026-02-21 level=INFO source=device.go:256 msg="kv cache" device=CPU size="128.0 MiB"',
+    )
+    code, document = answer(capsys, path, "--model", "meta-llama/Llama-3.1-8B-Instruct")
+    [server] = document["servers"]
+    assert (code, server["engine"], server["settings"]["n_ctx"]) == (0, "ollama", "4096")
+    assert "cache_type" not in server["settings"]
+    assert {one["status"] for one in server["figures"]} == {"agrees"}
+    assert (
+        answer(capsys, edited(tmp_path, path, "128.0", "132.0"), "--model", "meta-llama/Llama-3.1-8B-Instruct")[0] == 1
+    )
+
+
+def test_recurrent_states_their_snapshots_and_a_drafting_layer(capsys, tmp_path):
+    """Qwen3.5-27B, four sequences with two states kept back each; a draft of one layer has a cache of its own."""
+    path = log_of(
+        tmp_path,
+        "build: 11739 (0123abc) with cc for x86_64-linux-gnu",
+        "llama_context: n_seq_max     = 4",
+        "llama_context: n_ctx         = 8192",
+        "llama_context: kv_unified    = true",
+        "llama_kv_cache:    Vulkan0 KV buffer size =   256.00 MiB",
+        "llama_kv_cache: RPC[10.0.0.2:50052] KV buffer size =   256.00 MiB",
+        "llama_kv_cache: size =  512.00 MiB (  8192 cells,  16 layers,  4/1 seqs), K (f16):  256.00 MiB, "
+        "V (f16):  256.00 MiB",
+        "llama_memory_recurrent: size = 1795.50 MiB (     4 cells,  64 layers,  4 seqs  2 rs_seq), "
+        "R (f32):   67.50 MiB, S (f32): 1728.00 MiB",
+        "llama_kv_cache: size =   32.00 MiB (  8192 cells,   1 layers,  4/1 seqs), K (f16):   16.00 MiB, "
+        "V (f16):   16.00 MiB",
+    )
+    code, document = answer(capsys, path, "--model", "Qwen/Qwen3.5-27B")
+    assert code == 0
+    found = statuses(document["servers"][0])
+    assert set(found.values()) == {"agrees"}
+    assert {("state_cache", "1795.50"), ("cache", "32.00"), ("buffer", "256.00")} <= found.keys()
+
+
 # -- documents and calibrations ----------------------------------------------------------------------------------------
 
 
@@ -439,7 +482,7 @@ def test_no_line_makes_an_expression_slow(filler):
 def test_every_group_is_a_quantity_or_a_side_fact():
     facts = {"unit", "length", "share", "slots", "window_slots", "kv_dtype", "layers", "seqs", "streams", "k", "v"}
     names = {name for pattern in PATTERNS for name in pattern.regex.groupindex}
-    assert names - set(QUANTITIES) == facts | {"device", "state_cells"}
+    assert names - set(QUANTITIES) == facts | {"device", "state_cells", "snapshots"}
     assert set(QUANTITIES) <= names
     assert all(re.compile(pattern.regex.pattern) for pattern in PATTERNS)
 
