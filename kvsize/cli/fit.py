@@ -20,7 +20,7 @@ from kvsize.cli.options import (
 )
 from kvsize.cli.parsing import Command
 from kvsize.cli.size import DEFAULT_CTX, engine_settings, parse_encoder, parse_kv_dtype
-from kvsize.engines import Workload
+from kvsize.engines import Workload, load_engine
 from kvsize.errors import SourceError, UsageError
 from kvsize.fit import LAYERWISE, POOLED, Case, Layout, Outcome
 from kvsize.gpus import GpuSet
@@ -135,9 +135,14 @@ def calibrated(file: str | None, engine: str, model: str) -> dict[str, int]:
     """
     if file is None:
         return {}
-    from kvsize.logs.calibration import overrides
+    from kvsize.logs.calibration import measured_on
 
-    return overrides(file, engine.partition("@")[0], model)
+    name, _, version = engine.partition("@")
+    found = measured_on(file, name, model)
+    sized = version or load_engine(name).VERSION
+    if found.version is not None and version_of(found.version) != version_of(sized):
+        typer.echo(f"{file} was measured on {name} {found.version}; this is {name} {sized}", err=True)
+    return found.figures
 
 
 def workload_of(ctx: str, batch: int, kv_dtype: str, encoder_ctx: str | None) -> Workload:

@@ -114,10 +114,11 @@ def _strings(content: dict[str, Any]) -> bool:
     return all(isinstance(content.get(key), str) for key in ("engine", "model"))
 
 
-def overrides(name: str, engine: str, model: str) -> dict[str, int]:
-    """The figures of a calibration file, for this engine and model.
+def measured_on(name: str, engine: str, model: str) -> Calibration:
+    """A calibration file that is of this engine and model.
 
     Raises:
+        SourceError: it cannot be read, or is no calibration.
         UsageError: it is of another engine or model.
     """
     found = load(name)
@@ -125,4 +126,4 @@ def overrides(name: str, engine: str, model: str) -> dict[str, int]:
         raise UsageError(f"{name} was measured on {found.engine}", got=f"--engine {engine}")
     if found.model != model:
         raise UsageError(f"{name} was measured with {found.model}", got=model)
-    return found.figures
+    return found

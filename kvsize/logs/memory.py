@@ -15,6 +15,8 @@ from kvsize.ranges import Range, exactly
 from kvsize.shape import model_shape
 from kvsize.source import ModelFiles
 
+ALIGNED = 200  # buffers beside the weights, and allocations in whole pages: half a percent at most, in the logs seen
+
 # quantity -> the part of fit's budget that estimates it (None: none does)
 QUANTITIES: dict[str, str | None] = {
     "weights": "weights",
@@ -76,7 +78,8 @@ def _weights(server: Server, files: ModelFiles, geometry: Geometry) -> Range | N
         tables = rotary_tables(files.config)
     except KvsizeError:
         return None
-    return Range(min(stage.low for stage in stages), max(stage.high for stage in stages) + tables.high)
+    most = max(stage.high for stage in stages) + tables.high
+    return Range(min(stage.low for stage in stages), most + most // ALIGNED)
 
 
 def _elsewhere(figure: Figure) -> bool:

@@ -358,7 +358,7 @@ def waste(case: Case, size: Any) -> Iterator[Waste]:
     total = size.total_bytes
     names = {SLOTS: "layer slots without a layer", PAGES: "pages filled up to the widest layer's"}
     for part in size.overheads:
-        if part.name in names and total:
+        if part.name in names and part.bytes * 1000 > total:
             yield Waste(
                 f"{names[part.name]} (layers of several kinds share one pool)", part.bytes / total, part.bytes, ""
             )
