@@ -127,10 +127,11 @@ class Pattern:
 
 
 N = r"\d(?:[\d,]{0,20}\d)?(?:\.\d{1,8})?"
+WHOLE = r"\d(?:[\d,]{0,14}\d)?(?![\d.])"
 U = r"(?:[KMGT]i?B|B)"
 S = r"[ \t]{0,40}"
 DEVICE = r"(?P<device>[\w.:\[\]-]{1,60})"  # also RPC[10.0.0.2:50052]
-POOL = rf"KV Cache is allocated\.(?: dtype: (?P<kv_dtype>[\w.]{{1,40}}),)? #tokens: (?P<slots>{N}), "
+POOL = rf"KV Cache is allocated\.(?: dtype: (?P<kv_dtype>[\w.]{{1,40}}),)? #tokens: (?P<slots>{WHOLE}), "
 HALVES = rf"K \((?P<k>\w{{1,12}})\):{S}(?P<cache_k>{N}) MiB, V \((?P<v>\w{{1,12}})\):{S}(?P<cache_v>{N}) MiB"
 
 
@@ -145,18 +146,18 @@ PATTERNS: tuple[Pattern, ...] = (
         *("vllm", "memory for KV Cache as specified"),
         rf"reserved (?P<available>{N}) ?GiB memory for KV Cache as specified",
     ),
-    _pattern("vllm", "num_gpu_blocks is:", rf"num_gpu_blocks is: (?P<blocks>{N})"),
-    _pattern("vllm", "GPU KV cache size", rf"GPU KV cache size: (?P<tokens>{N}) tokens"),
+    _pattern("vllm", "num_gpu_blocks is:", rf"num_gpu_blocks is: (?P<blocks>{WHOLE})"),
+    _pattern("vllm", "GPU KV cache size", rf"GPU KV cache size: (?P<tokens>{WHOLE}) tokens"),
     _pattern(
         "vllm",
         "Maximum concurrency for",
-        rf"Maximum concurrency for (?P<length>{N}) tokens[^:]{{0,20}}: (?P<concurrency>{N})x",
+        rf"Maximum concurrency for (?P<length>{WHOLE}) tokens[^:]{{0,20}}: (?P<concurrency>{N})x",
     ),
-    _pattern("vllm", "GPU blocks", rf"# ?GPU blocks: (?P<blocks>{N})"),
-    _pattern("vllm", "cuda blocks", rf"# ?cuda blocks: (?P<blocks>{N})"),
+    _pattern("vllm", "GPU blocks", rf"# ?GPU blocks: (?P<blocks>{WHOLE})"),
+    _pattern("vllm", "cuda blocks", rf"# ?cuda blocks: (?P<blocks>{WHOLE})"),
     _pattern(
         *("vllm", "To serve at least one request"),
-        rf"max seq len \((?P<length>{N})\), \(?(?P<needed>{N}) ?GiB KV cache is needed, which is larger than the "
+        rf"max seq len \((?P<length>{WHOLE})\), \(?(?P<needed>{N}) ?GiB KV cache is needed, which is larger than the "
         rf"available KV cache memory \((?P<available>{N}) ?GiB\)",
     ),
     _pattern(
@@ -166,7 +167,7 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     _pattern(
         *("vllm", "padding layers"),
-        rf"Add (?P<padding>{N}) padding layers, may waste at most (?P<padding_share>{N})%",
+        rf"Add (?P<padding>{WHOLE}) padding layers, may waste at most (?P<padding_share>{N})%",
     ),
     _pattern("vllm", "odel loading took", rf"Model loading took (?P<weights>{N}) ?(?P<unit>{U})"),
     _pattern("vllm", "oading model weights took", rf"Loading model weights took (?P<weights>{N}) ?(?P<unit>{U})"),
@@ -214,11 +215,12 @@ PATTERNS: tuple[Pattern, ...] = (
     _pattern("sglang", "KV Cache is allocated", rf"{POOL}KV size: (?P<pool>{N}) GB"),
     _pattern(
         *("sglang", "SWAKVPool mem usage"),
-        rf"SWAKVPool mem usage: (?P<window_pool>{N}) GB, swa size: (?P<window_slots>{N}), full size: (?P<slots>{N})",
+        rf"SWAKVPool mem usage: (?P<window_pool>{N}) GB, swa size: (?P<window_slots>{WHOLE}), "
+        rf"full size: (?P<slots>{WHOLE})",
     ),
     _pattern(
         *("sglang", "Mamba Cache is allocated"),
-        rf"max_mamba_cache_size: (?P<slots>{N}), conv_state size: (?P<conv>{N}) ?GB,? "
+        rf"max_mamba_cache_size: (?P<slots>{WHOLE}), conv_state size: (?P<conv>{N}) ?GB,? "
         rf"ssm_state size: (?P<states>{N}) ?GB",
     ),
     _pattern("sglang", "max_total_num_tokens=", r"max_total_num_tokens=(?P<pool_tokens>\d{1,15})"),
@@ -227,13 +229,13 @@ PATTERNS: tuple[Pattern, ...] = (
     # llama.cpp: src/llama-kv-cache*.cpp, llama-memory-recurrent.cpp, llama-context.cpp
     _pattern(
         *("llama.cpp", " cells,"),
-        rf"size ={S}(?P<cache>{N}) MiB \({S}(?P<cells>{N}) cells,{S}(?P<layers>{N}) layers,{S}(?P<seqs>{N})"
-        rf"(?:/{S}(?P<streams>{N}))? seqs\)(?:, {HALVES})?(?!, R)",
+        rf"size ={S}(?P<cache>{N}) MiB \({S}(?P<cells>{WHOLE}) cells,{S}(?P<layers>{WHOLE}) layers,{S}(?P<seqs>{WHOLE})"
+        rf"(?:/{S}(?P<streams>{WHOLE}))? seqs\)(?:, {HALVES})?(?!, R)",
     ),
     _pattern(
         *("llama.cpp", " cells,"),
-        rf"size ={S}(?P<state_cache>{N}) MiB \({S}(?P<state_cells>{N}) cells,{S}(?P<layers>{N}) layers,"
-        rf"{S}(?P<seqs>{N}) seqs(?:{S}(?P<snapshots>{N}) rs_seq)?\)(?:, R|$)",
+        rf"size ={S}(?P<state_cache>{N}) MiB \({S}(?P<state_cells>{WHOLE}) cells,{S}(?P<layers>{WHOLE}) layers,"
+        rf"{S}(?P<seqs>{WHOLE}) seqs(?:{S}(?P<snapshots>{WHOLE}) rs_seq)?\)(?:, R|$)",
     ),
     _pattern("llama.cpp", "KV self size", rf"KV self size{S}={S}(?P<cache>{N}) MiB, {HALVES}"),
     _pattern("llama.cpp", "KV buffer size", rf"{DEVICE} KV buffer size ={S}(?P<buffer>{N}) MiB"),
@@ -247,9 +249,9 @@ PATTERNS: tuple[Pattern, ...] = (
     # TensorRT-LLM: cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp
     _pattern(
         *("trtllm", "in paged KV cache ("),
-        rf"Allocated (?P<paged>{N}) GiB for max tokens in paged KV cache \((?P<slots>{N})\)",
+        rf"Allocated (?P<paged>{N}) GiB for max tokens in paged KV cache \((?P<slots>{WHOLE})\)",
     ),
-    _pattern("trtllm", "KV cache primary pool", rf"Number of blocks in KV cache primary pool: (?P<primary>{N})"),
+    _pattern("trtllm", "KV cache primary pool", rf"Number of blocks in KV cache primary pool: (?P<primary>{WHOLE})"),
     _pattern("trtllm", "in paged kv cache: total", rf"total: (?P<total>{N}) GiB, available: (?P<left>{N}) GiB"),
 )
 

@@ -9,6 +9,7 @@ import time
 import tracemalloc
 from fractions import Fraction
 from pathlib import Path
+from random import Random
 
 import pytest
 from pydantic import TypeAdapter
@@ -209,6 +210,28 @@ def test_a_log_without_end_is_not_read_to_it(monkeypatch):
     monkeypatch.setattr(clean, "MAX_BYTES", 1000)
     with pytest.raises(SourceError, match="more than 1,000 bytes"):
         list(lines(io.BytesIO(b"x" * 100 + b"\n" * 2000)))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damaged_logs_never_crash(capsys, tmp_path, seed):
+    """Numbers made large, small or none, bytes flipped, parts left out or doubled."""
+    random = Random(seed)
+    text = bytearray(random.choice([path for path, *_ in WHOLE]).read_bytes())
+    for _ in range(8):
+        at = random.randrange(len(text))
+        digit = next(place for place in (*range(at, len(text)), *range(at)) if chr(text[place]).isdigit())
+        match random.randrange(4):
+            case 0:
+                text[digit : digit + 1] = random.choice([b"", b"-", b".", b"0", b"99999999999"])
+            case 1:
+                text[at] = random.randrange(256)
+            case 2:
+                del text[at : at + 30]
+            case _:
+                text[at:at] = text[at : at + 60]
+    path = tmp_path / "damaged.log"
+    path.write_bytes(text)
+    assert answer(capsys, path, *random.choice([(), QWEN]))[0] in (0, 1, 2, 3, 4)
 
 
 # -- what the log leaves open, and what is wasted ---------------------------------------------------------------------
