@@ -23,7 +23,7 @@ from kvsize.errors import ConfigError, MissingRequirementError, UnknownArchitect
 INSTALL = "pip install 'kvsize[probe]'"
 
 ENCODER_TOKENS = 50
-CACHE_NAMES = ("past_key_values", "cache_params", "mems", "state", "cache")
+CACHE_NAMES = ("past_key_values", "cache_params", "past_buckets_states", "mems", "state", "cache")
 CPU_PARAMETERS = 1_500_000_000
 
 # Mappings of transformers' auto classes, in the order in which a model is looked for.
@@ -149,7 +149,7 @@ def model_classes(config: Any) -> list[Any]:
 def _mapped(mapping: Any, config: Any) -> tuple[Any, ...]:
     try:
         entry = mapping[type(config)]
-    except KeyError:
+    except (KeyError, ValueError, ImportError):  # not there, or a name that nothing implements
         return ()
     return entry if isinstance(entry, tuple) else (entry,)
 
@@ -264,6 +264,7 @@ class Subject:
             stack.enter_context(torch.no_grad())
             if self.device == "meta":
                 stack.enter_context(_answers(torch))
+                stack.enter_context(torch.fx.experimental._config.patch(meta_nonzero_assume_all_nonzero=True))
             for tokens in plan:
                 output = self.model(**self.inputs(sequences, tokens, seen), **held, use_cache=True)
                 seen += tokens
@@ -286,7 +287,8 @@ class Subject:
         _, transformers = libraries()
         shape = (sequences, self.encoder_tokens, self.encoder_width)
         hidden = torch.zeros(shape, dtype=getattr(torch, self.dtype), device=self.device)
-        encoded = transformers.modeling_outputs.BaseModelOutput(last_hidden_state=hidden)
+        kind = transformers.modeling_outputs.BaseModelOutputWithPooling
+        encoded = kind(last_hidden_state=hidden, pooler_output=hidden)
         for name in ("attention_mask", "router_logits"):  # some models look for these on their encoder's output
             object.__setattr__(encoded, name, None)
         return encoded

@@ -11,8 +11,6 @@ are compared with what kvsize computes from the very config.json that the class 
 import argparse
 import copy
 import json
-import random
-import re
 import signal
 import sys
 import time
@@ -20,13 +18,14 @@ from pathlib import Path
 
 import transformers
 from transformers.models.auto import modeling_auto as auto
+from variants import LEGACY, variants
 
 from kvsize.architectures import geometry
 from kvsize.engines import Workload
 from kvsize.engines import transformers as engine
 from kvsize.errors import KvsizeError
 from kvsize.probe import weigh
-from kvsize.twin import first_line, libraries, read_config, subject, text_config
+from kvsize.twin import first_line, libraries, read_config, subject
 
 MAPPINGS = ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "MULTIMODAL_LM")
 DECODER_ONLY_BERT = """
@@ -51,6 +50,7 @@ EDITS = {
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}},
     "deepseek_v2": {"num_experts_per_tok": 2},
+    "deepseek_v4": {"num_hidden_layers": 6},
     "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1},
     "emu3": {"vocabulary_map": {"<image>": 8711}},
     "encoder-decoder": {"encoder": {"model_type": "bert"}, "decoder": {"model_type": "bert", **CROSS}},
@@ -73,6 +73,7 @@ EDITS = {
     "qwen3_omni_moe_thinker": {"text_config.num_attention_heads": 32},
     "qwen4_exp": {f"text_config.{key}": value for key, value in QWEN4.items()},
     "qwen4_exp_text": QWEN4,
+    "step3p7": {"text_config": {"sliding_window": 512}},
     "speech-encoder-decoder": {
         "encoder": {"model_type": "wav2vec2"},
         "decoder": {"model_type": "bart", **CROSS},
@@ -129,7 +130,7 @@ def plans(windows, brief):
     if not brief:
         yield "dynamic", 2, 16, "decode", (15, 1)
     for length in {24} if brief else {100, *(w + d for w in windows for d in (-1, 1) if w > 16)}:
-        yield "static", 2, length, "decode", (16,)
+        yield "static", 2, length, "decode", (15, 1)
 
 
 # Layers that keep what they are given and nothing else: once a real run has shown the shapes, their own code can be
@@ -177,7 +178,7 @@ def observe(found, brief):
         if cache == "static" and found.own_cache:
             continue
         try:
-            layers = weigh(feed(plan, sequences, cache, tokens), found.model)
+            layers = weighed(found, feed, plan, sequences, cache, tokens)
         except Exception as error:  # a static cache that a model does not take
             failures.append(f"{cache} {plan}: {first_line(error)}")
             continue
@@ -185,6 +186,16 @@ def observe(found, brief):
         sums = [sum(layer.logical for layer in layers), sum(layer.storage for layer in layers)]
         rows.append([cache, sequences, tokens, moment, encoder, *sums])
     return rows, failures
+
+
+def weighed(found, feed, plan, sequences, cache, length):
+    """The layers of one run; a static cache holds the same after a prefill alone, if meta tensors allow no more."""
+    try:
+        return weigh(feed(plan, sequences, cache, length), found.model)
+    except Exception:
+        if cache != "static":
+            raise
+        return weigh(feed((sum(plan),), sequences, cache, length), found.model)
 
 
 def predict(model, row, dtype="bfloat16"):
@@ -217,68 +228,6 @@ def differences(raw, rows):
     return wrong
 
 
-# -- variants ----------------------------------------------------------------------------------------------------------
-
-INTERESTING = re.compile(
-    r"head|window|layer|_lora_rank|rope_dim|nope|index|compress|conv|kernel|state|expand|group|linear|pattern|period"
-    r"|interval|offset|type|multi_query|new_decoder|shared|sharing|mla|dsa|local|global|every|cycles|stack|block|d_kv"
-    r"|kv_channels|chunk|hidden_size|d_model|n_embd|lru|stride|swa|k_eq_v|bidirectional|mamba|alibi"
-)
-DULL = re.compile(
-    r"vision|audio|image|video|dropout|drop$|layerdrop|eps|bias|init|loss|coef|label|norm|scal|multiplier|theta|rope_par"
-    r"|std|min$|max$|floor|limit|token|act$|cache$|tie|vocab|ffn|mlp|feed|moe_|expert|router|rank$|time_step|mtp"
-    r"|classifier|position_embedding|encoder_layers|encoder_attention|return|output|problem|torch|name|arch|hash|patch"
-)
-KEEP = re.compile(r"_lora_rank$")
-
-
-def fields(config):
-    """Fields of a config class that may decide a cache's geometry, with their default values."""
-    for name, value in vars(config).items():
-        if name.startswith("_") or name in ("sub_configs", "id2label", "label2id", "transformers_version"):
-            continue
-        if INTERESTING.search(name) and (KEEP.search(name) or not DULL.search(name)):
-            yield name, value
-
-
-def alternatives(name, value, rng):
-    """Other values that a real file might have."""
-    if isinstance(value, bool):
-        return [not value]
-    if name == "layer_types" or (isinstance(value, list) and value and isinstance(value[0], str)):
-        shuffled = rng.sample(value, len(value)) if value else []
-        return [shuffled, None] if value else []
-    if isinstance(value, list) and value and all(isinstance(v, int) for v in value):
-        return [value[::2], [v for v in value if rng.random() < 0.5]]
-    if value is None:
-        return [rng.choice((1, 2, 3, 4, 8, 64))]
-    if isinstance(value, int):
-        return [None, max(value // 2, 1), value * 2, rng.choice((1, 2, 3, 5, 8))]
-    if isinstance(value, float):
-        return [value * 2, 1.0]
-    return []
-
-
-def variants(raw, count, seed):
-    """Configs that differ from the defaults in one to three fields, and in the number of layers."""
-    rng = random.Random(seed)  # a reproducible sweep
-    config = read_config(raw)
-    text = text_config(config)
-    nested = next((k for k in ("text_config", "decoder") if getattr(config, k, None) is text), None)
-    prefix = f"{nested}." if nested else ""
-    depth = (getattr(text, "attribute_map", None) or {}).get("num_hidden_layers", "num_hidden_layers")
-    choices = list(fields(text))
-    for _ in range(count):
-        edits = {}
-        if rng.random() < 0.8:
-            edits[prefix + depth] = rng.choice((4, 5, 6, 7, 9, 12))
-        for name, value in rng.sample(choices, min(len(choices), rng.choice((1, 1, 2, 3)))):
-            options = alternatives(name, value, rng)
-            if options:
-                edits[prefix + name] = rng.choice(options)
-        yield edits
-
-
 # -- main --------------------------------------------------------------------------------------------------------------
 
 
@@ -291,7 +240,11 @@ def trimmed(raw, model):
         kept = {}
         for key, value in inside.items():
             here = f"{path}.{key}"
-            if isinstance(value, dict):
+            if key == "per_layer_config":
+                kept[key] = {
+                    index: {k: v for k, v in one.items() if "head" in k or "lora" in k} for index, one in value.items()
+                }
+            elif isinstance(value, dict):
                 inner = walk(value, here)
                 if here in read or set(inner) - always or key in ("text_config", "decoder"):
                     kept[key] = inner
@@ -311,7 +264,7 @@ def cases(names, count):
         base = edited({"model_type": name}, EDITS.get(name, {}))
         yield name, base, False
         try:
-            drawn = list(variants(base, count, name)) if count else []
+            drawn = [*LEGACY.get(name, ()), *variants(base, count, name)] if count else []
         except KvsizeError:
             continue
         for number, edits in enumerate(drawn):
@@ -322,7 +275,7 @@ def check(raw, brief, seconds):
     """(saved config, rows, differences, failures) of one case; None for a config that transformers cannot run."""
     signal.alarm(seconds)
     try:
-        saved = raw if brief else as_saved(raw)
+        saved = as_saved(raw)
         found = subject(read_config(raw))
         rows, failures = observe(found, brief)
     except KvsizeError as error:
@@ -331,7 +284,7 @@ def check(raw, brief, seconds):
         return None, [], [], ["not run: too long"]
     finally:
         signal.alarm(0)
-    return saved, rows, differences(saved, rows) + (differences(raw, rows) if saved is not raw else []), failures
+    return saved, rows, [*differences(raw, rows), *(f"as saved: {d}" for d in differences(saved, rows))], failures
 
 
 def main():
@@ -346,7 +299,7 @@ def main():
     signal.signal(signal.SIGALRM, too_long)
     counts = {"cases": 0, "rows": 0, "not run": 0, "differ": 0}
     lines = []
-    names = arguments.types.split(",") if arguments.types else model_types()
+    names = arguments.types.split(",") if arguments.types else sorted({*model_types(), *LEGACY})
     for name, raw, brief in cases(names, arguments.variants):
         began = time.monotonic()
         saved, rows, wrong, failures = check(raw, brief, arguments.seconds)

@@ -43,6 +43,8 @@ CONTEXT_KEYS = (
     "n_ctx",
     "max_target_positions",
 )
+# Weights packed this way are computed with in one dtype, which the config need not name. integrations/mxfp4.py
+COMPUTE_DTYPES = {"mxfp4": "bfloat16"}
 STATE_DTYPE_KEYS = ("mamba_ssm_cache_dtype", "mamba_ssm_dtype")
 # Sizes that engines may take from the file although the model's own class does not.
 STATED_KEYS = (
@@ -75,7 +77,7 @@ def geometry(raw: Mapping[str, Any]) -> Geometry:
     if adapter is None:
         raise unknown_architecture(text.model_type, text.raw)
     layers = _build(adapter, text)
-    if outer.model_type in CROSS_ATTENDING and text.raw.get("add_cross_attention") is not False:
+    if outer.model_type in CROSS_ATTENDING:
         layers = with_cross(layers, CROSS_ATTENDING[outer.model_type])
     return Geometry(
         model_type=text.model_type,
@@ -168,7 +170,7 @@ def _architecture(outer: ConfigView) -> str | None:
 def compute_dtype(outer: ConfigView, text: ConfigView) -> str | None:
     """The dtype the config names for computing: text config first, `dtype` before `torch_dtype`; None if it names none.
 
-    A weight format (fp8, int8 …) under that key is not a compute dtype and counts as none.
+    A weight format (fp8, int8 …) under that key is not a compute dtype and counts as none; some packings imply one.
     """
     for view in (text, outer):
         for key in ("dtype", "torch_dtype"):
@@ -179,7 +181,8 @@ def compute_dtype(outer: ConfigView, text: ConfigView) -> str | None:
                 and canonical(value) in FORMATS
             ):
                 return canonical(value)
-    return None
+    packed = outer.raw.get("quantization_config")
+    return COMPUTE_DTYPES.get(str(packed.get("quant_method"))) if isinstance(packed, Mapping) else None
 
 
 def evidence(model_type: str) -> str:

@@ -175,19 +175,24 @@ def _gemma4_span(cfg: ConfigView, kind: str) -> Full | Sliding:
 
 def falcon_heads(cfg: ConfigView) -> Heads:
     """Falcon: one head under multi_query; the new architecture's heads are repeated before they are cached."""
-    width = hidden_per_head(cfg)
+    width, count = _embedded_width(cfg), query_heads(cfg)
     if cfg.flag("new_decoder_architecture"):
-        count = cfg.maybe("num_kv_heads") or query_heads(cfg)
-        return Heads(count, width, width, broadcast=query_heads(cfg))
-    return Heads(1 if cfg.flag("multi_query") else query_heads(cfg), width, width)
+        return Heads(cfg.maybe("num_kv_heads") or count, width, width, broadcast=count)
+    return Heads(1 if cfg.flag("multi_query") else count, width, width)
 
 
 def bloom_heads(cfg: ConfigView) -> Heads:
-    """BLOOM: an old n_embed overrides hidden_size."""
+    """BLOOM: one KV head for each query head."""
+    width = _embedded_width(cfg)
+    return Heads(query_heads(cfg), width, width)
+
+
+def _embedded_width(cfg: ConfigView) -> int:
+    """hidden_size // heads, where an old n_embed overrides hidden_size."""
     hidden, count = cfg.maybe("n_embed") or cfg.need("hidden_size"), query_heads(cfg)
     if hidden < count:
         raise ConfigError(f"num_attention_heads {count} exceeds the hidden size {hidden}", where=cfg.path)
-    return Heads(count, hidden // count, hidden // count)
+    return hidden // count
 
 
 def gpt_bigcode_heads(cfg: ConfigView) -> Heads:
@@ -276,7 +281,7 @@ def shares_everything(_cfg: ConfigView) -> tuple[Layer, ...]:
 CACHELESS = ("gemma4_assistant", "gemma4_unified_assistant")
 
 DENSE = standard()
-BERT_LIKE = with_heads(plain_mha, all_full)
+BERT_LIKE = with_heads(plain_mha)
 
 ATTENTION: dict[str, Adapter] = {
     # one window or none for all layers
@@ -303,11 +308,11 @@ ATTENTION: dict[str, Adapter] = {
         """.split(),
         BERT_LIKE,
     ),
-    "bloom": with_heads(bloom_heads, all_full),
-    "falcon": with_heads(falcon_heads, all_full),
-    "gpt_bigcode": with_heads(gpt_bigcode_heads, all_full),
-    "dbrx": with_heads(dbrx_heads, all_full),
-    "jetmoe": with_heads(jetmoe_heads, all_full),
+    "bloom": with_heads(bloom_heads),
+    "falcon": with_heads(falcon_heads),
+    "gpt_bigcode": with_heads(gpt_bigcode_heads),
+    "dbrx": with_heads(dbrx_heads),
+    "jetmoe": with_heads(jetmoe_heads),
     # windows by layer
     "afmoe": standard(every(4, "global_attn_every_n_layers")),
     "beam": standard(last_full(every(6))),

@@ -46,7 +46,8 @@ def minicpm3(cfg: ConfigView) -> tuple[Layer, ...]:
 
 def longcat_flash(cfg: ConfigView) -> tuple[Layer, ...]:
     """LongCat: two attention blocks in each layer. configuration_longcat_flash.py num_hidden_layers = 2 * num_layers"""
-    count = 2 * cfg.layers("num_layers") if cfg.raw.get("num_layers") is not None else cfg.layers()
+    given = cfg.raw.get("num_hidden_layers") is not None  # its setter runs last, and halves
+    count = 2 * (cfg.layers() // 2) if given else 2 * cfg.layers("num_layers")
     return (Layer((Attention(latent(cfg)),)),) * count
 
 

@@ -1,0 +1,220 @@
+"""Configs that differ from a class's defaults as published ones do: drawn at random, and by keys of older releases."""
+
+import random
+import re
+
+from kvsize.twin import read_config, text_config
+
+INTERESTING = re.compile(
+    r"head|window|layer|_lora_rank|rope_dim|nope|index|compress|conv|kernel|state|expand|group|linear|pattern|period"
+    r"|interval|offset|type|multi_query|new_decoder|shared|sharing|mla|dsa|local|global|every|cycles|stack|block|d_kv"
+    r"|kv_channels|chunk|hidden_size|d_model|n_embd|lru|stride|swa|k_eq_v|bidirectional|mamba|alibi"
+)
+DULL = re.compile(
+    r"vision|audio|image|video|dropout|drop$|layerdrop|eps|bias|init|loss|coef|label|norm|scal|multiplier|theta|rope_par"
+    r"|std|min$|max$|floor|limit|token|act$|cache$|tie|vocab|ffn|mlp|feed|moe_|expert|router|rank$|time_step|mtp"
+    r"|classifier|position_embedding|encoder_layers|encoder_attention|return|output|problem|torch|name|arch|hash|patch"
+)
+KEEP = re.compile(r"_lora_rank$")
+
+
+def fields(config):
+    """Fields of a config class that may decide a cache's geometry, with their default values."""
+    for name, value in vars(config).items():
+        if name.startswith("_") or name in ("sub_configs", "id2label", "label2id", "transformers_version"):
+            continue
+        if INTERESTING.search(name) and (KEEP.search(name) or not DULL.search(name)):
+            yield name, value
+
+
+def alternatives(name, value, rng):
+    """Other values that a real file might have."""
+    if isinstance(value, bool):
+        return [not value]
+    if name == "layer_types" or (isinstance(value, list) and value and isinstance(value[0], str)):
+        shuffled = rng.sample(value, len(value)) if value else []
+        return [shuffled, None] if value else []
+    if isinstance(value, list) and value and all(isinstance(v, int) for v in value):
+        return [value[::2], [v for v in value if rng.random() < 0.5]]
+    if value is None:
+        return [rng.choice((1, 2, 3, 4, 8, 64))]
+    if isinstance(value, int):
+        return [None, max(value // 2, 1), value * 2, rng.choice((1, 2, 3, 5, 8))]
+    if isinstance(value, float):
+        return [value * 2, 1.0]
+    return []
+
+
+def variants(raw, count, seed):
+    """Configs that differ from the defaults in one to three fields, and in the number of layers."""
+    rng = random.Random(seed)  # a reproducible sweep
+    config = read_config(raw)
+    text = text_config(config)
+    nested = next((k for k in ("text_config", "decoder") if getattr(config, k, None) is text), None)
+    prefix = f"{nested}." if nested else ""
+    depth = (getattr(text, "attribute_map", None) or {}).get("num_hidden_layers", "num_hidden_layers")
+    choices = list(fields(text))
+    choices += [(name, values) for name, values in EXTRA.items() if name not in dict(choices)]
+    for _ in range(count):
+        edits = {}
+        if rng.random() < 0.8:
+            edits[prefix + depth] = rng.choice((4, 5, 6, 7, 9, 12))
+        for name, value in rng.sample(choices, min(len(choices), rng.choice((1, 1, 2, 3)))):
+            options = value if isinstance(value, tuple) else alternatives(name, value, rng)
+            if options:
+                edits[prefix + name] = rng.choice(options)
+        yield edits
+
+
+# Keys that no field declares, but that files carry.
+EXTRA = {"head_dim": (96, None), "num_key_value_heads": (2, None), "sliding_window": (40, None), "v_head_dim": (48,)}
+
+SMALL = {"num_hidden_layers": 6}
+KDA = {
+    "num_heads": 4,
+    "head_dim": 64,
+    "short_conv_kernel_size": 3,
+    "full_attn_layers": [2, 6],
+    "kda_layers": [1, 3, 4, 5],
+}
+# Keys of earlier releases and of published files, which the classes translate.
+LEGACY = {
+    "bailing_hybrid": [{"num_hidden_layers": 5, "layer_group_size": 3}, {"num_hidden_layers": 6, "head_dim": 64}],
+    "bamba": [{"mamba_d_head": "auto", "mamba_n_heads": 64}, {"attn_layer_indices": [0, 3], "num_hidden_layers": 5}],
+    "bloom": [{"n_embed": 512, "n_head": 8}, {"n_embed": 512, "num_attention_heads": 8, "num_hidden_layers": 3}],
+    "cohere2": [{**SMALL, "sliding_window_pattern": 3}, {**SMALL, "head_dim": 96}],
+    "cohere2_moe": [{**SMALL, "sliding_window_pattern": 3, "first_k_dense_replace": 2}],
+    "cohere_compass_text": [{**SMALL, "sliding_window_pattern": 3}, {**SMALL, "head_dim": 96}],
+    "dbrx": [{"attn_config": {"kv_n_heads": 4, "clip_qkv": 8.0, "rope_theta": 1e4}, "n_layers": 3}],
+    "deepseek_v4": [
+        {"num_hidden_layers": 4, "compress_ratios": [0, 4, 128, 4]},
+        {"num_hidden_layers": 3, "compress_rate_csa": 8},
+    ],
+    "dots3_note_text": [
+        {**SMALL, "use_dsa": False},
+        {**SMALL, "use_sliding_window": False},
+        {**SMALL, "sliding_window_size": 64, "swa_kv_lora_rank": 96, "swa_qk_nope_head_dim": 128},
+        {**SMALL, "layer_types": ["full_attention", "sliding_attention"] * 3},
+    ],
+    "exaone4": [
+        {**SMALL, "sliding_window_pattern": "LLG"},
+        {**SMALL, "sliding_window": None},
+        {**SMALL, "sliding_window_pattern": 2},
+    ],
+    "exaone_moe": [{**SMALL, "sliding_window_pattern": "LLG"}, {**SMALL, "sliding_window_pattern": 2}],
+    "falcon": [
+        {"n_embed": 512, "num_attention_heads": 8, "num_hidden_layers": 3},
+        {"num_hidden_layers": 3, "new_decoder_architecture": True, "num_kv_heads": None},
+        {"num_hidden_layers": 3, "multi_query": False, "num_kv_heads": 8},
+        {"n_layer": 3, "n_head": 8, "hidden_size": 512},
+    ],
+    "fuyu": [{"num_hidden_layers": 3, "hidden_size": 512, "num_attention_heads": 8}],
+    "gemma2": [{**SMALL, "head_dim": None}, {**SMALL, "sliding_window_pattern": 3}],
+    "gemma3_text": [
+        {**SMALL, "sliding_window_pattern": 2},
+        {**SMALL, "use_bidirectional_attention": True, "sliding_window": 64},
+    ],
+    "gemma3n_text": [
+        {"num_hidden_layers": 12, "num_kv_shared_layers": 4},
+        {"num_hidden_layers": 10, "num_kv_shared_layers": 0},
+    ],
+    "gemma4_text": [
+        {**SMALL, "global_head_dim": 128},
+        {**SMALL, "num_global_key_value_heads": 1, "attention_k_eq_v": True},
+        {**SMALL, "num_global_key_value_heads": 1, "attention_k_eq_v": False},
+        {"num_hidden_layers": 14, "num_kv_shared_layers": 4},
+        {**SMALL, "use_bidirectional_attention": "all", "sliding_window": 64},
+        {
+            **SMALL,
+            "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
+            "per_layer_config": {"5": {"head_dim": 64}},
+        },
+    ],
+    "glm5_next_text": [
+        {**SMALL, "linear_attn_config": KDA},
+        {"num_hidden_layers": 8, "index_topk_pattern": "SSSFSSSS"},
+    ],
+    "glm_moe_dsa": [
+        {**SMALL, "index_topk_pattern": "FSSFSF"},
+        {**SMALL, "index_topk_freq": 2, "index_skip_topk_offset": 3},
+    ],
+    "gpt_bigcode": [{"multi_query": False, "n_layer": 3}, {"multi_query": True, "num_hidden_layers": 3}],
+    "granitemoehybrid": [{"num_hidden_layers": 4, "layer_types": ["mamba", "attention", "mamba", "attention"]}],
+    "hunyuan_vl": [{"text_config.attention_head_dim": 64}],
+    "inkling_text": [{**SMALL, "local_layer_ids": [0, 2]}, {**SMALL, "swa_head_dim": 32, "swa_num_key_value_heads": 2}],
+    "jamba": [{"attn_layer_period": 3, "attn_layer_offset": 1, "num_hidden_layers": 6}],
+    "kimi_linear": [{**SMALL, "linear_attn_config": KDA}, SMALL],
+    "lfm2": [{**SMALL, "full_attn_idxs": [1, 4]}, {**SMALL, "layer_types": ["conv", "full_attention"] * 3}],
+    "lfm2_moe": [{**SMALL, "layer_types": ["conv", "full_attention"] * 3}],
+    "llama": [{**SMALL, "head_dim": 96}, {**SMALL, "num_key_value_heads": None}, {**SMALL, "sliding_window": 64}],
+    "llama4_text": [
+        {**SMALL, "no_rope_layer_interval": 3},
+        {**SMALL, "no_rope_layers": [1, 0, 1, 0, 1, 0]},
+        {**SMALL, "no_rope_layers": []},
+    ],
+    "mimo_v2_flash": [{**SMALL, "sliding_window_size": 64}, {**SMALL, "hybrid_layer_pattern": [0, 1, 1, 0, 1, 0]}],
+    "minimax": [{**SMALL, "attn_type_list": [0, 0, 1, 0, 0, 1]}, SMALL],
+    "minimax_m3_vl_text": [
+        {**SMALL, "sparse_attention_config": {"sparse_attention_freq": [0, 1, 1, 0, 1, 0], "sparse_index_dim": 64}}
+    ],
+    "mistral_large4_text": [
+        {**SMALL, "no_rope_layer_interval": 3},
+        {**SMALL, "kv_source_layers": [0, 0, 2, 2, 4, 5], "no_rope_layers": [1, 1, 0, 0, 1, 1]},
+        {**SMALL, "index_topk_pattern": "FSFSFS"},
+    ],
+    "modernbert-decoder": [{**SMALL, "global_attn_every_n_layers": 2, "local_attention": 64}],
+    "mpt": [{"n_layers": 3, "attn_config": {"attn_type": "multiquery_attention"}}, {"n_layers": 3, "n_heads": 4}],
+    "nemotron_h": [
+        {"hybrid_override_pattern": "M*-ME*", "mamba_d_conv": 3, "mamba_n_groups": 4},
+        {"layers_block_type": ["mamba", "attention", "moe", "mamba"]},
+        {"hybrid_override_pattern": "M*-", "num_hidden_layers": 3, "n_groups": 2, "conv_kernel": 3},
+    ],
+    "paddleocr_vl": [
+        {"num_hidden_layers": 3, "hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64}
+    ],
+    "phi3": [{**SMALL, "sliding_window": 64}],
+    "qwen2": [
+        {**SMALL, "use_sliding_window": True, "max_window_layers": 3, "sliding_window": 64},
+        {**SMALL, "sliding_window": 64},
+    ],
+    "qwen2_moe": [{**SMALL, "use_sliding_window": True, "max_window_layers": 3, "sliding_window": 64}],
+    "qwen2_vl": [{"num_hidden_layers": 3, "hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2}],
+    "qwen2_5_vl": [
+        {"num_hidden_layers": 3, "hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2},
+        {"num_hidden_layers": 4, "use_sliding_window": True, "max_window_layers": 2, "sliding_window": 64},
+    ],
+    "qwen3_next": [{**SMALL, "full_attention_interval": 3}],
+    "qwen3_5_text": [{**SMALL, "full_attention_interval": 2}],
+    "qwen4_exp_text": [{"num_hidden_layers": 8, "full_attention_interval": 2}],
+    "recurrent_gemma": [
+        {**SMALL, "block_types": ["recurrent", "attention"], "attention_window_size": 64},
+        {**SMALL, "lru_width": 512},
+    ],
+    "smollm3": [{**SMALL, "use_sliding_window": True, "sliding_window": 64, "no_rope_layers": [1, 0, 1, 1, 0, 1]}],
+    "step3p5": [
+        {
+            **SMALL,
+            "attention_other_setting": {"num_attention_heads": 96, "num_attention_groups": 8},
+            "sliding_window": 64,
+        },
+        {
+            **SMALL,
+            "num_nextn_predict_layers": 1,
+            "layer_types": ["full_attention"] * 4 + ["sliding_attention"] * 3,
+            "sliding_window": 64,
+        },
+    ],
+    "step3p7": [
+        {
+            "text_config.num_hidden_layers": 4,
+            "text_config.layer_types": ["full_attention", "sliding_attention"] * 2,
+            "text_config.sliding_window": 64,
+            "text_config.attention_other_setting": {"num_attention_heads": 96, "num_attention_groups": 8},
+        }
+    ],
+    "t5": [{"num_layers": 3, "num_decoder_layers": 4}, {"num_layers": 3, "d_kv": 32}],
+    "t5gemma2": [{"decoder.num_hidden_layers": 6, "decoder.sliding_window_pattern": 2}],
+    "unlimited_ocr": [{"language_config": {"num_hidden_layers": 3, "hidden_size": 512}, "sliding_window": 64}],
+    "zamba": [{"num_hidden_layers": 6, "attn_layer_period": 3, "attn_layer_offset": 1}],
+    "zamba2": [{"num_hidden_layers": 3, "layers_block_type": ["mamba", "hybrid", "mamba"]}],
+}
