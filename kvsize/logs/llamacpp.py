@@ -17,8 +17,8 @@ from kvsize.formats import format_of
 from kvsize.geometry import Attention, Geometry, Latent, Layer
 from kvsize.logs.lines import Figure
 from kvsize.logs.server import Server
+from kvsize.logs.settings import number, truth
 from kvsize.logs.verdict import Findings, Verdict, Waste, judge, unpredicted
-from kvsize.logs.vllm import number, truth
 
 FLASH = {
     **dict.fromkeys(("1", "enabled", "true", "on"), "on"),

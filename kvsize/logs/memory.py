@@ -9,8 +9,8 @@ from kvsize.errors import KvsizeError
 from kvsize.geometry import Geometry
 from kvsize.logs.lines import Figure
 from kvsize.logs.server import Server
+from kvsize.logs.settings import number, truth
 from kvsize.logs.verdict import Verdict, estimate, unpredicted
-from kvsize.logs.vllm import number, truth
 from kvsize.ranges import Range, exactly
 from kvsize.shape import model_shape
 from kvsize.source import ModelFiles

@@ -17,8 +17,8 @@ from kvsize.engines.sglang.pool import stage_ranges
 from kvsize.geometry import Attention, Geometry, Heads
 from kvsize.logs.lines import Figure
 from kvsize.logs.server import Server
+from kvsize.logs.settings import number, truth
 from kvsize.logs.verdict import Findings, Verdict, Waste, judge, unpredicted
-from kvsize.logs.vllm import number, truth
 from kvsize.logs.waste import copies
 
 NUMBERS = (

@@ -9,8 +9,8 @@ from kvsize.engines import Workload, trtllm
 from kvsize.geometry import Geometry
 from kvsize.logs.lines import Figure
 from kvsize.logs.server import Server
+from kvsize.logs.settings import number
 from kvsize.logs.verdict import Findings, Verdict, Waste, judge, unpredicted
-from kvsize.logs.vllm import number
 from kvsize.logs.waste import copies
 
 

@@ -18,6 +18,7 @@ from kvsize.errors import KvsizeError, UnsupportedError
 from kvsize.geometry import Geometry
 from kvsize.logs.lines import Figure
 from kvsize.logs.server import Server
+from kvsize.logs.settings import number, truth
 from kvsize.logs.verdict import Findings, Verdict, Waste, first, judge, unpredicted
 
 FLAGS = ("enable_prefix_caching", "disable_hybrid_kv_cache_manager", "async_scheduling")
@@ -95,17 +96,6 @@ def version_of(server: Server) -> str | None:
     except KvsizeError:
         return None
     return OLDEST if number_ < (0, 8, 5) else ".".join(map(str, number_))
-
-
-def number(text: str) -> int | None:
-    """A whole number of a setting; None for "auto" and -1."""
-    plain = text.rstrip(".")
-    return int(plain) if plain.isdecimal() and len(plain) < 16 and int(plain) > 0 else None
-
-
-def truth(text: str) -> bool | None:
-    """A switch of a setting."""
-    return {"true": True, "false": False, "1": True, "0": False}.get(text.lower())
 
 
 def drafting(method: str) -> str:
@@ -192,7 +182,7 @@ def reconcile(server: Server, geometry: Geometry, assumed: dict[str, Any]) -> Fi
         found.add(_longest(figure, server, case))
     for figure in server.of("padding", "padding_share"):
         found.add(_padding(figure, case))
-    found.waste = list(waste(case, size))
+    found.waste = [*waste(case, size), *_reserve(server)]
     return found
 
 
@@ -364,6 +354,18 @@ def waste(case: Case, size: Any) -> Iterator[Waste]:
             )
     yield from _windows_in_full(case, total)
     yield from _replicas(case)
+
+
+def _reserve(server: Server) -> Iterator[Waste]:
+    """What the engine was told to leave alone, less the graphs that are captured there."""
+    totals, usable = server.of("total"), server.of("usable")
+    if not totals or not usable:
+        return
+    graphs = sum(figure.most for figure in server.of("graphs")[:1])
+    left = int(totals[-1].least - usable[-1].most - graphs)
+    if left > 0:
+        what = f"at least {left / 2**30:.2f} GiB of the GPU are left unused"
+        yield Waste(what, None, left, "a higher --gpu-memory-utilization")
 
 
 def _windows_in_full(case: Case, total: int) -> Iterator[Waste]:

@@ -342,6 +342,24 @@ def test_waste_is_named_with_the_flag_that_recovers_it(capsys, tmp_path, rows, w
     assert found[what] == flag
 
 
+def test_what_the_engine_was_told_to_leave_alone_is_named(capsys, tmp_path):
+    path = log_of(
+        tmp_path,
+        "non-default args: {'model': 'Qwen/Qwen2.5-7B-Instruct', 'max_model_len': 8192}",
+        "Free memory on device (78.60/79.19 GiB) on startup. Desired GPU memory utilization is (0.9, 71.27 GiB). "
+        "Actual usage is 14.25 GiB for weight, 2.21 GiB for peak activation, 0.25 GiB for non-torch memory, "
+        "and 0.50 GiB for CUDAGraph memory. Replace gpu_memory_utilization config with `--kv-cache-memory=1`.",
+        "Available KV cache memory: 54.56 GiB",
+    )
+    _, document = answer(capsys, path)
+    [server] = document["servers"]
+    [waste] = server["waste"]
+    assert waste["flag"] == "a higher --gpu-memory-utilization"
+    assert waste["what"] == "at least 7.40 GiB of the GPU are left unused"  # 79.185 - 71.275 - 0.505
+    ranges = {one["quantity"]: one["status"] for one in server["figures"]}
+    assert [ranges[name] for name in ("usable", "weights", "non_torch", "graphs")] == ["inside"] * 4
+
+
 def test_llama_cpp_says_what_full_windows_cost(capsys, tmp_path):
     path = edited(
         tmp_path, OLLAMA, "llama_kv_cache_iswa: creating non", "llama_kv_cache_iswa: using full-size SWA cache\nx"
