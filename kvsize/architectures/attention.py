@@ -249,12 +249,12 @@ def step3p5(cfg: ConfigView) -> tuple[Layer, ...]:
 
 
 def modernbert_decoder(cfg: ConfigView) -> tuple[Layer, ...]:
-    """ModernBERT decoder: the window is half of local_attention."""
+    """ModernBERT decoder: the window is half of local_attention, if the file does not name one."""
     entry = plain_mha(cfg)
-    local = cfg.need("local_attention", at_least=2)
+    window = cfg.maybe("sliding_window") or cfg.need("local_attention", at_least=2) // 2  # a given one is set last
     kinds = layer_types(cfg, first_of(cfg.maybe("global_attn_every_n_layers") or 3))
     return tuple(
-        Layer((Attention(entry, Sliding(local // 2) if k == "sliding_attention" else Full()),), kind=k) for k in kinds
+        Layer((Attention(entry, Sliding(window) if k == "sliding_attention" else Full()),), kind=k) for k in kinds
     )
 
 

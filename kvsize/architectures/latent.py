@@ -163,10 +163,14 @@ def mistral_large4(cfg: ConfigView) -> tuple[Layer, ...]:
         raise ConfigError(f"kv_source_layers and no_rope_layers must have {count} entries", where=cfg.path)
     index_dim = cfg.need("index_head_dim")
     layers = []
-    for index in range(count):
+    for index, source in enumerate(sources):
         layer = indexed_layer(whole if ropes[index] else bare, index_dim if own[index] else None)
-        shares = sources[index] if sources[index] != index else None
-        layers.append(Layer(layer.stores, shares=shares, kind=layer.kind))
+        if source == index:
+            layers.append(layer)
+        elif own[index]:  # kv_sharing_modes "reuse_but_indexer": another layer's latent, index keys of its own
+            layers.append(Layer((Attention(IndexKey(index_dim)),), kind=layer.kind))
+        else:
+            layers.append(Layer(layer.stores, shares=source, kind=layer.kind))
     return tuple(layers)
 
 

@@ -409,7 +409,7 @@ def minimax(cfg: ConfigView) -> tuple[Layer, ...]:
 
 
 def _minimax_types(cfg: ConfigView, count: int) -> Sequence[str]:
-    listed = cfg.whole_numbers("attn_type_list")
+    listed = cfg.whole_numbers("attn_type_list") if cfg.model_type != "minimax" else None  # a remote-code key
     if listed:
         if len(listed) != count:
             raise ConfigError(f"has {len(listed)} entries for {count} layers", where=cfg.where("attn_type_list"))
