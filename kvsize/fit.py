@@ -19,7 +19,7 @@ from kvsize.plan import Answer, Question, answer
 from kvsize.ranges import Range
 from kvsize.shape import ModelShape
 from kvsize.weights import UnknownWeights, Weights, as_loaded
-from kvsize.weights.ranks import per_rank, rotary_tables
+from kvsize.weights.ranks import beside, per_rank
 
 # Engines that cut a budget into blocks beforehand, and can be asked what it holds.
 POOLED = ("vllm", "sglang", "trtllm")
@@ -138,7 +138,7 @@ def holds(case: Case, tokens: int, sequences: int, cache_bytes: int) -> bool:
 def weights_on_a_rank(case: Case, weights: Weights) -> Part:
     """Weights of the fullest rank. Layer-wise engines spread them over all GPUs, which count as one device.
 
-    Servers load 32-bit checkpoints as 16 bits, and build rotary tables beside the weights of a checkpoint.
+    Servers load 32-bit checkpoints as 16 bits, and hold more beside the weights of a checkpoint.
     """
     layout = case.layout
     if case.engine in LAYERWISE:
@@ -147,7 +147,7 @@ def weights_on_a_rank(case: Case, weights: Weights) -> Part:
         weights = as_loaded(weights, case.config, served_dtype(case.geometry.dtype))
         share = per_rank(weights, case.config, tp=layout.tensor, pp=layout.pipeline, ep=layout.expert)
         if weights.evidence != "assumed":
-            share += rotary_tables(case.config)
+            share += beside(case.config, share.high)
     known = share.width == 0 and weights.evidence == "exact"
     return Part("weights", share, "exact" if known else weights.evidence, weights.source)
 

@@ -197,7 +197,7 @@ def row(files: ModelFiles, model_type: str, twin: Bench, result: Result) -> Meas
 
 
 def left_out(name: str, error: KvsizeError) -> MeasuredDoc:
-    """A model of a sweep that kvsize refuses, or that transformers cannot run."""
+    """A model of a sweep that kvsize has no rule for, or that the installed transformers cannot run."""
     return MeasuredDoc(
         model=name,
         model_type="",
@@ -208,7 +208,7 @@ def left_out(name: str, error: KvsizeError) -> MeasuredDoc:
         batch=0,
         num_beams=0,
         moment="prefill",
-        status="refused" if isinstance(error, ConfigError) else "not_run",
+        status="not_run",
         predicted_bytes=None,
         measured_bytes=None,
         allocated_bytes=None,

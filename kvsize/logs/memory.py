@@ -15,8 +15,6 @@ from kvsize.ranges import Range, exactly
 from kvsize.shape import model_shape
 from kvsize.source import ModelFiles
 
-ALIGNED = 200  # buffers beside the weights, and allocations in whole pages: half a percent at most, in the logs seen
-
 # quantity -> the part of fit's budget that estimates it (None: none does)
 QUANTITIES: dict[str, str | None] = {
     "weights": "weights",
@@ -63,7 +61,7 @@ def _weights(server: Server, files: ModelFiles, geometry: Geometry) -> Range | N
     if server.engine not in ("vllm", "sglang") or files.weight_bytes is None:
         return None
     from kvsize.weights import UnknownWeights, weights_of
-    from kvsize.weights.ranks import per_stage, rotary_tables
+    from kvsize.weights.ranks import beside, per_stage
     from kvsize.weights.values import as_loaded
 
     weights = weights_of(files, offline=True)
@@ -75,11 +73,10 @@ def _weights(server: Server, files: ModelFiles, geometry: Geometry) -> Range | N
     dtype = geometry.dtype if geometry.dtype in ("bfloat16", "float16") else "bfloat16"
     try:
         stages = per_stage(as_loaded(weights, files.config, dtype), files.config, tp=tensor, pp=pipeline)
-        tables = rotary_tables(files.config)
     except KvsizeError:
         return None
-    most = max(stage.high for stage in stages) + tables.high
-    return Range(min(stage.low for stage in stages), most + most // ALIGNED)
+    most = max(stage.high for stage in stages)
+    return Range(min(stage.low for stage in stages), most + beside(files.config, most).high)
 
 
 def _elsewhere(figure: Figure) -> bool:

@@ -13,10 +13,20 @@ from urllib.parse import unquote
 from kvsize.errors import UsageError
 from kvsize.jsonfile import parse, read_file
 from kvsize.source import ModelFiles, endpoint, offline_by_environment
-from kvsize.weights.ranks import per_rank, per_stage, rotary_tables
+from kvsize.weights.ranks import beside, per_rank, per_stage, rotary_tables
 from kvsize.weights.values import Part, UnknownWeights, Weights, as_loaded
 
-__all__ = ["Part", "UnknownWeights", "Weights", "as_loaded", "per_rank", "per_stage", "rotary_tables", "weights_of"]
+__all__ = [
+    "Part",
+    "UnknownWeights",
+    "Weights",
+    "as_loaded",
+    "beside",
+    "per_rank",
+    "per_stage",
+    "rotary_tables",
+    "weights_of",
+]
 
 
 def weights_of(
