@@ -201,17 +201,18 @@ class ConfigView:
         """
         names = [name for name in self._names(key) if name in self.raw]
         if names:
-            value = self.raw[names[0]]
-            for other in names[1:]:
-                if self.raw[other] != value and self.raw[other] is not None and value is not None:
+            said = [name for name in names if self.raw[name] is not None]  # a null beside a value says nothing
+            for other in said[1:]:
+                if self.raw[other] != self.raw[said[0]]:
                     raise ConfigError(
-                        f"{names[0]} and {other} name the same thing and disagree",
+                        f"{said[0]} and {other} name the same thing and disagree",
                         where=self.path,
-                        got=f"{_short(value)} and {_short(self.raw[other])}",
+                        got=f"{_short(self.raw[said[0]])} and {_short(self.raw[other])}",
                         hint="Remove the one that is wrong.",
                     )
-            self._note(names[0], value, "config" if names[0] == key else "alias")
-            return value
+            name = (said or names)[0]
+            self._note(name, self.raw[name], "config" if name == key else "alias")
+            return self.raw[name]
         for name in self._names(key):
             if name in self.facts.fields:
                 value = self.facts.fields[name]
@@ -228,13 +229,18 @@ class ConfigView:
 
     def invalid(self, key: str, wanted: str, got: Any) -> ConfigError:
         """The error for a value of the wrong type or out of bounds."""
-        return ConfigError(f"must be {wanted}", where=self.where(key), got=_short(got))
+        return ConfigError(f"must be {wanted}", where=self.where(self._shown(key)), got=_short(got))
+
+    def _shown(self, key: str) -> str:
+        """The name that the file has for a key, else the class's own."""
+        names = self._names(key)
+        return next((name for name in names if self.raw.get(name) is not None), names[0])
 
     def missing(self, key: str) -> ConfigError:
         """The error for a key that neither the file nor the class has."""
         return ConfigError(
             f"missing, {self.model_type} needs it",
-            where=self.where(key),
+            where=self.where(self._shown(key)),
             hint="Is this a full config? The config.json of the original repository has it.",
         )
 

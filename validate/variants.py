@@ -45,6 +45,11 @@ def alternatives(name, value, rng):
     return []
 
 
+def encodes(config):
+    """Whether a model has an encoder; no such file has the stray keys of a decoder."""
+    return config.is_encoder_decoder or hasattr(config, "encoder_layers")
+
+
 def variants(raw, count, seed):
     """Configs that differ from the defaults in one to three fields, and in the number of layers."""
     rng = random.Random(seed)  # a reproducible sweep
@@ -54,7 +59,7 @@ def variants(raw, count, seed):
     prefix = f"{nested}." if nested else ""
     depth = (getattr(text, "attribute_map", None) or {}).get("num_hidden_layers", "num_hidden_layers")
     choices = list(fields(text))
-    choices += [(name, values) for name, values in EXTRA.items() if name not in dict(choices)]
+    choices += [(name, values) for name, values in EXTRA.items() if name not in dict(choices) and not encodes(config)]
     for _ in range(count):
         edits = {}
         if rng.random() < 0.8:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from kvsize.config import ConfigView
 from kvsize.errors import ConfigError
-from kvsize.geometry import Attention, Chunked, Full, Heads, Layer, Sliding, Span
+from kvsize.geometry import Attention, Chunked, Full, Heads, Latent, Layer, Sliding, Span
 
 Adapter = Callable[[ConfigView], tuple[Layer, ...]]
 LayerTypes = Callable[[ConfigView, int], Sequence[str]]
@@ -148,8 +148,8 @@ def span(cfg: ConfigView, kind: str) -> Span:
             raise ConfigError(f"{cfg.model_type} has no rule for layer type {kind!r}", where=cfg.where("layer_types"))
 
 
-def attention_layer(cfg: ConfigView, kind: str, entry: Heads | None = None) -> Layer:
-    """One layer that caches keys and values, or nothing where it is an MLP."""
+def attention_layer(cfg: ConfigView, kind: str, entry: Heads | Latent | None = None) -> Layer:
+    """One layer that caches keys and values (or a latent), or nothing where it is an MLP."""
     if kind in ("moe", "mlp"):
         return Layer(kind=kind)
     return Layer((Attention(entry or heads(cfg), span(cfg, kind)),), kind=kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvsize.architectures.common import Adapter, layer_types
+from kvsize.architectures.common import Adapter, attention_layer, layer_types
 from kvsize.config import ConfigView
 from kvsize.errors import ConfigError
 from kvsize.geometry import Attention, Full, Heads, IndexKey, Latent, Layer, Sliding
@@ -24,14 +24,18 @@ def latent(cfg: ConfigView, prefix: str = "") -> Latent:
 
 def mla(cfg: ConfigView) -> tuple[Layer, ...]:
     """One latent a token in every layer."""
-    return (Layer((Attention(latent(cfg)),)),) * cfg.layers()
+    return _latents(cfg, latent(cfg))
+
+
+def _latents(cfg: ConfigView, entry: Latent | Heads) -> tuple[Layer, ...]:
+    return tuple(attention_layer(cfg, kind, entry) for kind in layer_types(cfg))
 
 
 def mla_or_heads(cfg: ConfigView) -> tuple[Layer, ...]:
     """DeepSeek-V2 repositories also hold models with `use_mla: false`, whose heads are cached in full."""
     if cfg.get("use_mla") is False or (cfg.given("kv_lora_rank") and cfg.get("kv_lora_rank") is None):
         width = cfg.need("hidden_size") // cfg.need("num_attention_heads")
-        return (Layer((Attention(Heads(cfg.need("num_key_value_heads"), width, width)),)),) * cfg.layers()
+        return _latents(cfg, Heads(cfg.need("num_key_value_heads"), width, width))
     return mla(cfg)
 
 
@@ -41,7 +45,7 @@ def minicpm3(cfg: ConfigView) -> tuple[Layer, ...]:
     count = cfg.need("num_attention_heads")
     value = cfg.maybe("v_head_dim") or cfg.need("hidden_size") // count
     entry = Latent(cfg.need("kv_lora_rank"), rope, expanded=Heads(count, nope + rope, value))
-    return (Layer((Attention(entry),)),) * cfg.layers()
+    return _latents(cfg, entry)
 
 
 def longcat_flash(cfg: ConfigView) -> tuple[Layer, ...]:
