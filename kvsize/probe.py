@@ -26,11 +26,12 @@ from kvsize.geometry import (
     StateRole,
     Store,
 )
-from kvsize.twin import Subject, libraries, read_config, subject
+from kvsize.twin import Subject, libraries, read_config, subject, text_config
 
 # Counters and flags that cache layers keep beside their content.
 BOOKKEEPING = ("cumulative_length", "_sliding_window_tensor", "cumulative_length_int", "device_sliding_window")
-SHORT = 16
+# Token counts to weigh at: two neighbours for the slope, and one past every compressor's rate that is known.
+COUNTS = (16, 17, 272)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,7 @@ class Probe:
 def probe(raw: Mapping[str, Any]) -> Probe:
     """Run the real model class of the installed transformers on the meta device and read its cache's geometry off.
 
-    `raw` is a parsed config.json. The cache is weighed at 16 and 17 tokens, and one token past each window.
+    `raw` is a parsed config.json. The cache is weighed at 16, 17 and 272 tokens, and one past each window.
 
     Raises:
         MissingRequirementError: torch or transformers is not installed.
@@ -198,14 +199,15 @@ def probe(raw: Mapping[str, Any]) -> Probe:
     _, transformers = libraries()
     config = read_config(raw)
     found = subject(config)
-    first = Weighed(SHORT, weigh_prefill(found, SHORT))
+    first = Weighed(COUNTS[0], weigh_prefill(found, COUNTS[0]))
     windows = sorted({layer.window for layer in first.layers if layer.window is not None})
-    counts = dict.fromkeys((SHORT + 1, *(window + 1 for window in windows)))
+    longest = getattr(text_config(config), "max_position_embeddings", None) or max(COUNTS)
+    counts = dict.fromkeys((*(min(count, longest) for count in COUNTS[1:]), *(window + 1 for window in windows)))
     weighed = (first, *(Weighed(tokens, weigh_prefill(found, tokens)) for tokens in counts))
     return Probe(
         geometry=Geometry(
             model_type=config.model_type,
-            layers=measured_layers(weighed, found),
+            layers=measured_layers(weighed, found.dtype),
             max_tokens=_positive_or_none(getattr(found.model.config, "max_position_embeddings", None)),
             dtype=_dtype_name(config),
             architecture=type(found.model).__name__,
@@ -235,8 +237,10 @@ def _dtype_name(config: Any) -> str | None:
     return canonical(str(dtype)) if dtype is not None else None
 
 
-def measured_layers(weighed: Sequence[Weighed], found: Subject) -> tuple[Layer, ...]:
+def measured_layers(weighed: Sequence[Weighed], dtype: str) -> tuple[Layer, ...]:
     """One Layer for each index that a cache object has, from what was weighed at several token counts.
+
+    `dtype` is that of the activations; a store of another one keeps it.
 
     Raises:
         UnsupportedError: a layer keeps tokens in a way that neither a window nor a constant size explains.
@@ -246,7 +250,7 @@ def measured_layers(weighed: Sequence[Weighed], found: Subject) -> tuple[Layer, 
     for position, layer in enumerate(weighed[0].layers):
         seen = tuple((one.tokens, one.layers[position]) for one in weighed)
         kinds.setdefault(layer.index, layer.kind)
-        stores.setdefault(layer.index, []).extend(_stores(seen, found))
+        stores.setdefault(layer.index, []).extend(_stores(seen, dtype))
     return tuple(
         Layer(tuple(stores[i]), kind=kinds[i]) if i in stores else Layer() for i in range(max(stores, default=-1) + 1)
     )
@@ -255,7 +259,7 @@ def measured_layers(weighed: Sequence[Weighed], found: Subject) -> tuple[Layer, 
 _Seen: TypeAlias = tuple[tuple[int, HeldLayer], ...]
 
 
-def _stores(seen: _Seen, found: Subject) -> list[Store]:
+def _stores(seen: _Seen, dtype: str) -> list[Store]:
     first = seen[0][1]
     stores: list[Store] = []
     states = []
@@ -263,13 +267,13 @@ def _stores(seen: _Seen, found: Subject) -> list[Store]:
     for position, tensor in enumerate(first.tensors):
         if tensor.name == "values" and "keys" in names:
             continue
-        other = seen[1][1].tensors[position]
+        shapes = {layer.tensors[position].shape for _, layer in seen}
         if tensor.name == "keys" and "values" in names:
-            stores.append(_heads(seen, position, names.index("values"), found))
-        elif tensor.shape == other.shape:
-            states.append(_state(tensor, found.dtype))
+            stores.append(_heads(seen, position, names.index("values"), dtype))
+        elif len(shapes) == 1 and all(tensor.shape):
+            states.append(_state(tensor, dtype))
         else:
-            stores.append(_growing(seen, position, found.dtype))
+            stores.append(_growing(seen, position, dtype))
     return [*stores, Recurrent("measured", tuple(states))] if states else stores
 
 
@@ -278,7 +282,7 @@ def _state(tensor: Held, dtype: str) -> State:
     return State(role, tensor.shape[1:], None if tensor.format == dtype else tensor.format)
 
 
-def _heads(seen: _Seen, keys: int, values: int, found: Subject) -> Attention:
+def _heads(seen: _Seen, keys: int, values: int, dtype: str) -> Attention:
     first = seen[0][1]
     key, value = first.tensors[keys], first.tensors[values]
     kept = tuple((tokens, layer.tensors[keys].shape[2]) for tokens, layer in seen)
@@ -286,7 +290,7 @@ def _heads(seen: _Seen, keys: int, values: int, found: Subject) -> Attention:
     entry = Heads(key.shape[1], key.shape[3], 0 if same else value.shape[3])
     if key.shape[1] != value.shape[1] or key.shape[2] != value.shape[2]:
         raise _unexplained(first, f"{key.shape[1:3]} keys and {value.shape[1:3]} values")
-    own = None if key.format == found.dtype else key.format
+    own = None if key.format == dtype else key.format
     if first.part == "cross":
         return Attention(entry, Encoder(), own)
     if first.window is not None:
@@ -310,11 +314,12 @@ def _extra(layer: HeldLayer, kept: Sequence[tuple[int, int]]) -> int:
 
 def _growing(seen: _Seen, position: int, dtype: str) -> Attention:
     """Anything else that grows by one entry a token: index keys, positions, hidden states."""
-    (short, first), (long, second) = seen[0], seen[1]
-    a, b = first.tensors[position], second.tensors[position]
-    axes = [axis for axis in range(len(a.shape)) if a.shape[axis] != b.shape[axis]]
-    if len(axes) != 1 or b.shape[axes[0]] - a.shape[axes[0]] != long - short:
-        raise _unexplained(first, f"{a.name} {list(a.shape)} at {short} tokens and {list(b.shape)} at {long}")
+    first = seen[0][1]
+    a = first.tensors[position]
+    shapes = {tokens: list(layer.tensors[position].shape) for tokens, layer in seen}
+    axes = [axis for axis in range(len(a.shape)) if len({shape[axis] for shape in shapes.values()}) > 1]
+    if len(axes) != 1 or not all(a.shape):
+        raise _unexplained(first, f"{a.name} of shapes {shapes}")
     extra = _extra(first, [(tokens, layer.tensors[position].shape[axes[0]]) for tokens, layer in seen])
     entry = IndexKey(prod(size for axis, size in enumerate(a.shape) if axis != axes[0]))
     return Attention(entry, Full(), None if a.format == dtype else a.format, extra, expanded_view=a.storage < a.logical)
