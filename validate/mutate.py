@@ -123,6 +123,7 @@ def mutants(path: Path) -> list[Mutant]:
 # -- trying them -------------------------------------------------------------------------------------------------------
 
 
+ARCHITECTURE_TESTS = ("architectures", "config", "transformers")
 ALL_TESTS = ["tests/truth", "tests/unit", "tests/golden"]
 
 
@@ -149,13 +150,12 @@ class Copy:
         return f"{mutant.path.relative_to(self.folder)}:{mutant.line}: {mutant.old}  ->  {mutant.new}"
 
     def own_tests(self, path: Path) -> list[str]:
-        """The tests of a module: those that bear its engine's name; for architectures the rows of real models."""
-        parts = path.relative_to(self.folder / "kvsize").parts
-        own = len(parts) > 2 or parts[0] == "engines"  # architectures/gguf is a folder of its own
-        name = parts[1].removesuffix(".py") if own else "transformers"
-        tests = self.folder / "tests"
-        found = [*(tests / "truth").glob(f"test_{name}*.py"), *(tests / "unit").glob(f"test_{name}*.py")]
-        return sorted(str(item.relative_to(self.folder)) for item in found) or ["tests/unit"]
+        """The tests of a module: those that bear its engine's or folder's name, or that are about architectures."""
+        parts = path.relative_to(self.folder / "kvsize").with_suffix("").parts
+        names = ARCHITECTURE_TESTS if parts[0] == "architectures" and len(parts) == 2 else parts[1:2]
+        folders = [self.folder / "tests" / kind for kind in ("truth", "unit")]
+        found = {test for folder in folders for name in names for test in folder.glob(f"test_{name}*.py")}
+        return sorted(str(test.relative_to(self.folder)) for test in found) or ["tests/unit"]
 
     def passes(self, tests: list[str], seconds: int) -> bool:
         """Whether these tests pass on the copy as it is now."""
