@@ -110,6 +110,8 @@ class Bench:
                 layers = weigh(cache, self.subject.model)
                 settled = seen()
             return _measured(layers, settled)
+        except UnsupportedError:
+            raise
         except Exception as error:  # model code fails in every way
             if is_out_of_memory(torch, error):
                 raise OutOfMemoryError(f"out of memory on {self.device}: {first_line(error)}") from None

@@ -87,6 +87,15 @@ def test_twins_keep_what_decides_a_cache():
     assert (config.num_hidden_layers, config.num_key_value_heads, config.vocab_size) == (24, 2, 256)
 
 
+def test_a_thin_mamba_keeps_the_width_of_its_states(tmp_path, capsys):
+    path = tmp_path / "config.json"
+    small = {"model_type": "mamba", "num_hidden_layers": 2, "hidden_size": 64, "state_size": 8, "vocab_size": 300}
+    path.write_text(json.dumps(small))
+    assert command(["validate", str(path), "--device", "cpu", "--ctx", "20", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {row["measured_bytes"] for row in rows} == {2 * 128 * (8 + 4) * 2}  # cut to 32 it held a quarter of that
+
+
 def _release():
     import transformers
 
