@@ -31,7 +31,7 @@ from kvsize.twin import Subject, libraries, read_config, subject, text_config
 # Counters and flags that cache layers keep beside their content.
 BOOKKEEPING = ("cumulative_length", "_sliding_window_tensor", "cumulative_length_int", "device_sliding_window")
 # Token counts to weigh at: two neighbours for the slope, and one past every compressor's rate that is known.
-COUNTS = (16, 17, 272)
+COUNTS = (16, 17, 144)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class Probe:
 def probe(raw: Mapping[str, Any]) -> Probe:
     """Run the real model class of the installed transformers on the meta device and read its cache's geometry off.
 
-    `raw` is a parsed config.json. The cache is weighed at 16, 17 and 272 tokens, and one past each window.
+    `raw` is a parsed config.json. The cache is weighed at 16, 17 and 144 tokens, and one past each window.
 
     Raises:
         MissingRequirementError: torch or transformers is not installed.

@@ -171,9 +171,10 @@ def observe(found, brief):
     """Rows of a subject: [cache, sequences, tokens, moment, encoder tokens, logical bytes, storage bytes]."""
     windows = {layer.window for layer in weigh(found.feed((2,))) if layer.window}
     feed, cheap = feeder(found)
+    decodes = cheap or found.decodes
     rows, failures = [], []
     for cache, sequences, tokens, moment, plan in plans(windows, brief or not cheap):
-        if len(plan) > 1 and not found.decodes:
+        if len(plan) > 1 and not decodes and cache != "static":
             continue
         if cache == "static" and found.own_cache:
             continue

@@ -28,7 +28,7 @@ def keys_and_values(tokens, heads=2, k_dim=64, v_dim=64):
     return held("keys", 1, heads, tokens, k_dim), held("values", 1, heads, tokens, v_dim)
 
 
-def measured(make, counts=(16, 17, 272)):
+def measured(make, counts=(16, 17, 144)):
     """Geometry of the layers that `make` shows at each token count."""
     return measured_layers([Weighed(tokens, make(tokens)) for tokens in counts], DTYPE)
 
