@@ -246,8 +246,9 @@ def check(seed: int) -> str | None:
     wrong = fault(model)
     if wrong or isinstance(model, KvsizeError):
         return wrong
-    way = ways()[seed % len(ways())]
-    wrong = size_fault(sized(model, way, TOKENS[seed % len(TOKENS)], 1 + seed % 2))
+    rest, index = divmod(seed, len(ways()))
+    way = ways()[index]
+    wrong = size_fault(sized(model, way, TOKENS[rest % len(TOKENS)], 1 + rest % 2))
     return wrong and f"{way}: {wrong}"
 
 
