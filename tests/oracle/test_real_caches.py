@@ -1,102 +1,229 @@
-"""`kvsize validate` with the real transformers: predicted equals measured, and a fault is found."""
-
-import json
+"""Real caches of the installed transformers on this CPU, tiny models of many families, held against the engine."""
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
+REASON = "the oracle runs real transformers caches: pip install 'kvsize[probe]'"
+torch = pytest.importorskip("torch", reason=REASON)
+transformers = pytest.importorskip("transformers", reason=REASON)
 
-from kvsize.architectures import geometry
-from kvsize.cli import run as command
-from kvsize.measure import Run, bench
-from kvsize.source import load
-from kvsize.validation import judge
+from kvsize.architectures import geometry  # noqa: E402
+from kvsize.engines import Workload  # noqa: E402
+from kvsize.engines.transformers import Options, size  # noqa: E402
+from kvsize.errors import ConfigError, UnknownArchitectureError, UnsupportedError  # noqa: E402
+from kvsize.probe import probe, weigh  # noqa: E402
+from kvsize.twin import read_config, subject, thin  # noqa: E402
 
 pytestmark = pytest.mark.oracle
 
+DTYPE = "float32"  # every CPU computes in it
+WINDOW = 8
 TINY = {
-    "model_type": "gemma2",
-    "architectures": ["Gemma2ForCausalLM"],
-    "num_hidden_layers": 4,
     "hidden_size": 64,
     "intermediate_size": 64,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
+    "num_hidden_layers": 4,
     "head_dim": 16,
-    "sliding_window": 24,
-    "vocab_size": 300,
-    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "vocab_size": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
 }
-# One of each kind of cache; the whole catalogue is `kvsize validate --all`.
-KINDS = (
-    "meta-llama/Llama-3.2-1B",
-    "deepseek-ai/DeepSeek-V2-Lite",
-    "google/gemma-3-1b-it",
-    "openai/whisper-tiny",
-    "state-spaces/mamba-130m-hf",
-    "tiiuae/falcon-7b",
-)
+MLA = {"kv_lora_rank": 24, "q_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+EXPERTS = {"num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1}
+EXPERTS |= {"topk_group": 1, "moe_intermediate_size": 32, "first_k_dense_replace": 1}
+SEQ2SEQ = {"d_model": 64, "encoder_layers": 1, "decoder_layers": 3, "decoder_attention_heads": 4, "vocab_size": 64}
+DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 16}
+FAMILIES = {
+    "full": {"model_type": "llama", **TINY},
+    "every layer sliding": {"model_type": "mistral", **TINY, "sliding_window": WINDOW},
+    "full and sliding": {"model_type": "gemma3_text", **TINY, "sliding_window": WINDOW, "sliding_window_pattern": 2},
+    "window of one": {"model_type": "gemma2", **TINY, "sliding_window": 1},
+    "chunked": {
+        "model_type": "llama4_text",
+        **TINY,
+        **EXPERTS,
+        "attention_chunk_size": WINDOW,
+        "intermediate_size_mlp": 32,
+    },
+    "sinks": {"model_type": "gpt_oss", **TINY, **EXPERTS, "sliding_window": WINDOW},
+    "shared layers": {
+        "model_type": "gemma3n_text",
+        **TINY,
+        "num_hidden_layers": 6,
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
+        "num_kv_shared_layers": 2,
+        "sliding_window": WINDOW,
+        "hidden_size_per_layer_input": 16,
+        "vocab_size_per_layer_input": 64,
+        "laurel_rank": 4,
+        "activation_sparsity_pattern": [0.0] * 6,
+    },
+    "sizes by layer": {
+        "model_type": "gemma4_text",
+        **TINY,
+        "sliding_window": WINDOW,
+        "global_head_dim": 32,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "hidden_size_per_layer_input": 0,
+        "vocab_size_per_layer_input": 64,
+    },
+    "latent": {"model_type": "deepseek_v3", **TINY, **MLA, **EXPERTS, "num_key_value_heads": 4, "head_dim": 8},
+    "repeated heads": {
+        "model_type": "falcon",
+        **{key: value for key, value in TINY.items() if key != "head_dim"},
+        "num_kv_heads": 2,
+        "new_decoder_architecture": True,
+    },
+    "one head": {
+        "model_type": "gpt_bigcode",
+        "n_layer": 2,
+        "n_head": 4,
+        "n_embd": 64,
+        "vocab_size": 64,
+        "eos_token_id": 2,
+    },
+    "Mamba": {"model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 64, "state_size": 8},
+    "Mamba-2 and attention": {
+        "model_type": "bamba",
+        **TINY,
+        "attn_layer_indices": [1],
+        "mamba_n_heads": 8,
+        "mamba_d_head": 16,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 8,
+        "mamba_chunk_size": 8,
+    },
+    "delta rule and attention": {
+        "model_type": "qwen3_next",
+        **TINY,
+        **EXPERTS,
+        **DELTA,
+        "shared_expert_intermediate_size": 32,
+    },
+    "short convolutions": {"model_type": "lfm2", **TINY, "full_attn_idxs": [1, 3], "block_multiple_of": 8},
+    "encoder and decoder": {
+        "model_type": "bart",
+        **SEQ2SEQ,
+        "encoder_attention_heads": 4,
+        "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32,
+    },
+    "encoder and decoder, wide heads": {
+        "model_type": "t5",
+        "d_model": 64,
+        "d_kv": 32,
+        "num_heads": 4,
+        "num_layers": 2,
+        "d_ff": 64,
+        "vocab_size": 64,
+    },
+}
+LENGTHS = (1, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW, 3 * WINDOW)
 
 
-@pytest.fixture
-def tiny(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(TINY))
-    return str(path)
+@pytest.fixture(scope="module")
+def models():
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    return {}
 
 
-@pytest.mark.parametrize("model", KINDS)
-def test_real_caches_on_the_meta_device(model, capsys):
-    assert command(["validate", model, "--device", "meta", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert len(rows) >= 3
-    assert {row["status"] for row in rows} == {"equal"}
+def tiny(models, name):
+    if name not in models:
+        models[name] = subject(read_config(FAMILIES[name]), DTYPE, ("cpu",))
+    return models[name]
 
 
-def test_a_real_generate_with_beams_and_sequences(tiny, capsys):
-    arguments = ["validate", tiny, "--device", "cpu", "--batch", "2", "--ctx", "10,24,40", "--json"]
-    assert command([*arguments, "--generate"]) == 0
-    plain = json.loads(capsys.readouterr().out)["rows"]
-    assert len(plain) == 3 * 5
-    assert command([*arguments, "--num-beams", "3"]) == 0
-    beams = json.loads(capsys.readouterr().out)["rows"]
-    held = {(row["cache"], row["ctx"]): row["measured_bytes"] for row in plain if row["moment"] == "generate"}
-    token = 3 * 2 * 2 * 2 * 2 * 16 * 2  # beams, sequences, windowed layers, K and V, heads x head_dim, bytes
-    for row in beams:
-        lost = token if row["cache"] == "dynamic" and row["ctx"] >= TINY["sliding_window"] else 0
-        assert row["measured_bytes"] == 3 * held[row["cache"], row["ctx"]] - lost
+def measured(found, plan, cache, length, sequences=2):
+    layers = weigh(found.feed(plan, sequences, cache, length), found.model)
+    return sum(layer.logical for layer in layers), sum(layer.storage for layer in layers)
 
 
-def test_a_deliberate_fault_is_found():
-    twin = bench(TINY, "cpu")
-    for fault in ({"sliding_window": 25}, {"num_key_value_heads": 4}, {"head_dim": 8}, {"num_hidden_layers": 2}):
-        wrong = geometry({**TINY, **fault, "layer_types": TINY["layer_types"][: fault.get("num_hidden_layers", 4)]})
-        assert judge(wrong, twin, Run("dynamic", 40), _release()).status == "different", fault
-    assert judge(geometry(TINY), twin, Run("dynamic", 40), _release()).status == "equal"
+def predicted(found, raw, tokens, cache, sequences=2):
+    encoder = found.encoder_tokens if found.reads_encoder else None
+    workload = Workload(tokens, sequences, DTYPE, DTYPE, encoder)
+    return size(geometry(raw), workload, Options(cache=cache, version=transformers.__version__))
 
 
-def test_out_of_memory_is_said_with_what_was_needed():
-    found = judge(geometry(TINY), bench(TINY, "cpu"), Run("static", 2**42), _release())
-    assert (found.status, found.predicted) == ("out_of_memory", (2 * 2**42 + 2 * 24) * 128)
+@pytest.mark.parametrize("tokens", LENGTHS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_dynamic_cache_right_after_the_prefill_and_while_decoding(models, name, tokens):
+    found = tiny(models, name)
+    answer = predicted(found, FAMILIES[name], tokens, "dynamic")
+    assert measured(found, (tokens,), "dynamic", None) == (answer.logical_bytes, answer.after_prefill_bytes)
+    if tokens > 2:
+        steady = (answer.logical_bytes, answer.total_bytes)
+        assert measured(found, (tokens - 1, 1), "dynamic", None) == steady
+        assert measured(found, (tokens - 2, 1, 1), "dynamic", None) == steady
 
 
-def test_twins_keep_what_decides_a_cache():
-    twin = bench(load("Qwen/Qwen2.5-0.5B").config, "cpu")
-    config = twin.subject.model.config
-    assert (config.num_hidden_layers, config.num_key_value_heads, config.vocab_size) == (24, 2, 256)
+@pytest.mark.parametrize("length", [WINDOW - 1, WINDOW, 4 * WINDOW])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_static_cache_holds_its_slots_at_once(models, name, length):
+    found = tiny(models, name)
+    _, storage = measured(found, (WINDOW - 2,), "static", length)
+    assert predicted(found, FAMILIES[name], length, "static").total_bytes == storage
 
 
-def test_a_thin_mamba_keeps_the_width_of_its_states(tmp_path, capsys):
-    path = tmp_path / "config.json"
-    small = {"model_type": "mamba", "num_hidden_layers": 2, "hidden_size": 64, "state_size": 8, "vocab_size": 300}
-    path.write_text(json.dumps(small))
-    assert command(["validate", str(path), "--device", "cpu", "--ctx", "20", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert {row["measured_bytes"] for row in rows} == {2 * 128 * (8 + 4) * 2}  # cut to 32 it held a quarter of that
+def test_the_peak_while_a_token_is_added(models):
+    """Old and new tensor of one layer's K (or V), seen through an allocator that counts."""
+    found = tiny(models, "full")
+    cache = found.feed((WINDOW,), 2)
+    held = sum(layer.storage for layer in weigh(cache))
+    layer = cache.layers[0]
+    grown = torch.cat([layer.keys, layer.keys[:, :, :1]], dim=-2)
+    after = predicted(found, FAMILIES["full"], WINDOW + 1, "dynamic")
+    assert grown.untyped_storage().nbytes() == after.peak_bytes - after.total_bytes
+    assert held == predicted(found, FAMILIES["full"], WINDOW, "dynamic").total_bytes
 
 
-def _release():
-    import transformers
+# -- the probe ---------------------------------------------------------------------------------------------------------
 
-    return transformers.__version__
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_probe_sees_what_the_rule_says(name):
+    raw = FAMILIES[name]
+    found = probe(raw)
+    encoder = found.encoder_tokens
+    for weighed in found.weighed:
+        workload = Workload(weighed.tokens, 1, found.dtype, found.dtype, encoder)
+        options = Options(version=found.transformers)
+        by_rule, by_probe = size(geometry(raw), workload, options), size(found.geometry, workload, options)
+        assert by_rule.after_prefill_bytes == by_probe.after_prefill_bytes == sum(x.storage for x in weighed.layers)
+        assert by_rule.total_bytes == by_probe.total_bytes
+
+
+def test_a_probe_knows_models_that_have_no_rule():
+    raw = {"model_type": "csm", **TINY, "depth_decoder_config": {**TINY, "backbone_hidden_size": 64}}
+    with pytest.raises(UnknownArchitectureError):
+        geometry(raw)
+    found = probe(raw)
+    assert [layer.stores[0].entry.elements for layer in found.geometry.layers] == [2 * 2 * 16] * 4
+    assert found.model_class == "CsmForConditionalGeneration"
+
+
+def test_a_repository_s_own_code_is_never_run():
+    raw = {"model_type": "acme", "auto_map": {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}}
+    with pytest.raises(UnknownArchitectureError, match="does not know the architecture"):
+        probe(raw)
+
+
+def test_a_config_that_its_class_refuses():
+    with pytest.raises(ConfigError, match="refuses this config"):
+        probe({"model_type": "llama", "num_hidden_layers": "many"})
+
+
+def test_a_cache_of_a_kind_of_its_own_is_not_generalised():
+    raw = {"model_type": "deepseek_v4", "num_hidden_layers": 2, "compress_ratios": [4, 128]}
+    with pytest.raises(UnsupportedError, match="a probe cannot generalise"):
+        probe(raw)
+
+
+def test_a_thin_twin_keeps_what_a_cache_is_made_of():
+    config = read_config({"model_type": "mixtral", "sliding_window": 4096})
+    twin = thin(config)
+    kept = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "sliding_window")
+    assert [getattr(twin, name) for name in kept] == [getattr(config, name) for name in kept]
+    assert (twin.vocab_size, twin.num_local_experts) == (256, 4)
+    assert config.vocab_size == 32000
