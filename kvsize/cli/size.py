@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -108,12 +109,19 @@ def size(
 
 def geometry_for(files: ModelFiles, use_probe: bool) -> tuple[Geometry, str | None]:
     """What a model stores; and the transformers release that showed it, where asked or where there is no rule."""
-    if not use_probe:
-        try:
-            return geometry_of(files.config), None
-        except UnknownArchitectureError:
-            if not all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
-                raise
+    if use_probe:
+        return probed(files)
+    try:
+        return geometry_of(files.config), None
+    except UnknownArchitectureError as unknown:
+        if all(importlib.util.find_spec(name) for name in ("torch", "transformers")):
+            with suppress(UnknownArchitectureError):  # transformers does not know it either
+                return probed(files)
+        raise unknown from None
+
+
+def probed(files: ModelFiles) -> tuple[Geometry, str]:
+    """What the installed transformers really caches, and its release."""
     from kvsize.probe import probe
 
     found = probe(files.config)
