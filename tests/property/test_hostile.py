@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,53 @@ def test_a_layer_count_beside_the_one_that_counts_is_bounded_too():
 )
 def test_texts_that_are_no_config(text, error):
     assert isinstance(hostile.answer(text.encode()), error)
+
+
+# -- work --------------------------------------------------------------------------------------------------------------
+
+DEEP = (
+    {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "dtype": "bfloat16"},
+    {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], "dtype": "bfloat16"},
+    {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "dtype": "bfloat16"},
+    {"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"], "dtype": "bfloat16"},
+)
+
+
+def calls(work: Callable[[], object]) -> int:
+    """How many functions, builtins and generator steps some work takes: the same on every machine."""
+    count = 0
+
+    def counted(*_: object) -> None:
+        nonlocal count
+        count += 1
+
+    sys.setprofile(counted)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("config", DEEP, ids=lambda config: config["model_type"])
+def test_reading_a_config_is_linear_in_its_layers(config):
+    few, many = (calls(lambda n=n: geometry({**config, "num_hidden_layers": n})) for n in (240, 960))
+    assert many < 5 * few
+
+
+@pytest.mark.parametrize("way", hostile.ways(), ids=str)
+@pytest.mark.parametrize("config", DEEP, ids=lambda config: config["model_type"])
+def test_sizing_is_linear_in_layers(config, way):
+    """SGLang once asked of every layer whether any layer has an index: 4,096 layers took seconds."""
+    models = [geometry({**config, "num_hidden_layers": n}) for n in (240, 960)]
+    hostile.sized(models[0], way, 4096, 1)  # imports, caches
+    few, many = (calls(lambda model=model: hostile.sized(model, way, 4096, 1)) for model in models)
+    assert many < 5 * few + 1000
+
+
+def test_a_quadratic_loop_is_seen():
+    few, many = (calls(lambda n=n: [any(i == n for i in range(n)) for _ in range(n)]) for n in (50, 200))
+    assert many > 12 * few
 
 
 # -- the test tested ---------------------------------------------------------------------------------------------------

@@ -85,7 +85,8 @@ def layer_cells(geometry: Geometry, layout: Layout) -> tuple[LayerCell, ...]:
     if not any(layer.stores for layer in geometry.layers):  # models that cache nothing are charged all the same
         return (LayerCell(kv=_heads_bytes(_common_heads(geometry), layout)),) * len(geometry.layers)
     windows, slots = windows_pooled(geometry), states_pooled(geometry)
-    return tuple(_cell(geometry, layer, layout, windows, slots) for layer in geometry.layers)
+    cells = {layer: _cell(geometry, layer, layout, windows, slots) for layer in dict.fromkeys(geometry.layers)}
+    return tuple(cells[layer] for layer in geometry.layers)
 
 
 def _cell(geometry: Geometry, layer: Layer, layout: Layout, windows: bool, slots: bool) -> LayerCell:
