@@ -8,7 +8,7 @@ import pytest
 
 from kvsize.engines import CacheSize, Workload
 from kvsize.engines import transformers as engine
-from kvsize.errors import UnsupportedError
+from kvsize.errors import UnsupportedError, UsageError
 from kvsize.geometry import (
     Attention,
     Compressed,
@@ -110,6 +110,39 @@ def test_deprecated_names_are_taken_and_named(asked, meant):
     assert old.notes == (f"cache_implementation={asked} is a deprecated name; generate makes it {meant}", *new.notes)
 
 
+# -- the request -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("beams", "answers", "copies"), [(1, 1, 1), (3, 1, 3), (1, 2, 2), (4, 2, 4), (2, 5, 5)])
+def test_a_request_is_expanded_by_the_larger_of_beams_and_answers(beams, answers, copies):
+    found = size(model(FULL), num_beams=beams, num_return_sequences=answers)
+    assert found.total_bytes == copies * 1000 * TOKEN
+
+
+def test_a_models_own_cache_has_one_beam():
+    assert size(model(STATES, kind="rwkv"), num_beams=1).total_bytes == 64 * 4 * 2
+    with pytest.raises(UnsupportedError, match="rwkv's own cache cannot be reordered for beams"):
+        size(model(STATES, kind="rwkv"), num_beams=2)
+
+
+@pytest.mark.parametrize(("prompt", "held"), [(1, 512), (999, 512), (1000, 1000)])
+def test_a_window_is_cut_by_the_first_token_after_the_prompt(prompt, held):
+    found = engine.size(model(WINDOW), Workload(1000, prompt_tokens=prompt), engine.Options())
+    assert found.total_bytes == held * TOKEN
+    assert found.after_prefill_bytes == prompt * TOKEN
+
+
+@pytest.mark.parametrize("prompt", [0, -1, 1001])
+def test_a_prompt_outside_what_is_cached_is_refused(prompt):
+    with pytest.raises(UsageError, match="--prompt must lie between 1 and the cached tokens"):
+        engine.size(model(WINDOW), Workload(1000, prompt_tokens=prompt), engine.Options())
+
+
+def test_a_static_cache_has_the_more_slots_of_the_two():
+    for tokens, slots, held in ((1000, None, 1000), (1000, 4096, 4096), (1000, 10, 1000)):
+        assert size(model(FULL), tokens, cache="static", max_cache_len=slots).total_bytes == held * TOKEN
+
+
 # -- offloading --------------------------------------------------------------------------------------------------------
 
 
@@ -137,6 +170,16 @@ def test_sectors_of_a_model_with_one_kind_of_layer():
     assert found.total_bytes == 4 * TOKEN * 1024  # 4 pages of 256
     assert (found.pool.bytes_per_block, found.pool.block_size) == (4 * TOKEN * 256, 256)
     assert (found.pool.request_blocks, found.pool.num_blocks, found.pool.tokens) == (4, 10, 2 * 1000)
+
+
+def test_a_sector_is_cut_into_blocks_of_either_kind():
+    """Six full layers and two windows: a sector is one block of the six, or three blocks of the two."""
+    found = size(model(*[FULL] * 6, *[WINDOW] * 2), cache="paged", num_blocks=100)
+    page = 256 * TOKEN
+    assert (found.pool.bytes_per_block, found.pool.block_size) == (6 * page, 3 * 256)
+    assert found.pool.request_blocks == 4 + 1  # 1,000 tokens in 4 blocks; 512 in 2 blocks of one sector
+    assert found.total_bytes == 5 * 6 * page
+    assert found.overhead_bytes == 1 * 2 * page  # the third block of that sector
 
 
 def test_the_smallest_budget_that_holds_a_sector():
