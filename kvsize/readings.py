@@ -18,8 +18,7 @@ from kvsize.formulas import Case, InapplicableError
 from kvsize.geometry import Geometry
 from kvsize.mistakes import Deviation
 from kvsize.published import PUBLISHED, Published
-
-ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "mlx": "MLX", "trtllm": "TensorRT-LLM", "ollama": "Ollama"}
+from kvsize.words import ENGINE_NAMES
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,9 @@ RECURRENT_NAMES = {
     "measured": "states",
 }
 
+# How engines write themselves, where it is not their flag's name.
+ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "mlx": "MLX", "trtllm": "TensorRT-LLM", "ollama": "Ollama"}
+
 
 def describe(geometry: Geometry) -> str:
     """The whole cache in one line: `10 full + 52 sliding(1024) · 16 KV heads x 128`."""

@@ -24,8 +24,8 @@ from kvsize.errors import UnsupportedError
 from kvsize.formulas import formulas
 from kvsize.geometry import Geometry
 from kvsize.source import load
-from kvsize.tables.size import ENGINE_NAMES
 from kvsize.tables.units import UNITS, times
+from kvsize.words import ENGINE_NAMES
 
 ROOT = Path(__file__).resolve().parents[1]
 TRUTH = ROOT / "validate" / "truth"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kvsize.report import ClaimDoc, ExplanationDoc
 from kvsize.tables.page import INDENT, Grid, Line, Style, View, flow, headline, labelled, wrap
-from kvsize.tables.size import ENGINE_NAMES
 from kvsize.tables.units import amount, times
+from kvsize.words import ENGINE_NAMES
 
 SIZES = {
     f"{letter}{middle}B": base**power

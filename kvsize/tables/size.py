@@ -11,6 +11,7 @@ from kvsize.tables import sweep
 from kvsize.tables.page import INDENT, Grid, Line, View, bar, beside, columns, flow, headline, labelled, wrap
 from kvsize.tables.terms import terms
 from kvsize.tables.units import Unit, amount, times, unit_for
+from kvsize.words import ENGINE_NAMES
 
 ORIGINS = {
     "catalogue": "catalogue {}",
@@ -21,7 +22,6 @@ ORIGINS = {
     "gguf": "GGUF file",
 }
 MOST_ROWS = 8  # kinds of layers shown one by one
-ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "mlx": "MLX", "trtllm": "TensorRT-LLM", "ollama": "Ollama"}
 
 
 @dataclass(frozen=True, slots=True)
