@@ -1,0 +1,233 @@
+"""Shapes worked out by hand where published configs leave a field out, or set one that few set.
+
+Defaults are those of transformers@5.23.0's config classes; remote code is that of the named repository.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from kvsize.architectures import geometry
+from kvsize.errors import ConfigError
+from kvsize.geometry import (
+    Attention,
+    Encoder,
+    Full,
+    Heads,
+    IndexKey,
+    Latent,
+    Layer,
+    Recurrent,
+    Reference,
+    Sliding,
+    State,
+)
+
+
+def layers(model_type: str, **fields: object) -> tuple[Layer, ...]:
+    return geometry({"model_type": model_type, **fields}).layers
+
+
+def indexed(model_type: str, **fields: object) -> list[int]:
+    """The layers with index keys of their own."""
+    found = layers(model_type, **fields)
+    return [i for i, layer in enumerate(found) if any(isinstance(s.entry, IndexKey) for s in layer.stores)]
+
+
+SMALL = {"hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 4}
+
+# -- heads -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model_type", ["gpt_neox", "llama", "bloom", "gpt2"])
+def test_as_many_heads_as_channels_leave_one_channel_each(model_type):
+    sizes = {"hidden_size": 8, "n_embd": 8, "num_attention_heads": 8, "n_head": 8}
+    entry = layers(model_type, **sizes)[0].stores[0].entry
+    assert (entry.count, entry.k_dim) == (8, 1)
+    with pytest.raises(ConfigError, match="exceeds"):
+        layers(model_type, **{**sizes, "hidden_size": 7, "n_embd": 7})
+
+
+def test_bart_too():
+    sizes = {"d_model": 8, "decoder_attention_heads": 8}
+    assert layers("bart", **sizes)[0].stores[0].entry == Heads(8, 1, 1)
+    with pytest.raises(ConfigError, match="exceeds"):
+        layers("bart", **{**sizes, "d_model": 7})
+
+
+# -- latents -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fields", "count"), [({"num_layers": 3}, 6), ({"num_hidden_layers": 7}, 6)])
+def test_longcat_has_two_blocks_a_layer(fields, count):
+    assert len(layers("longcat_flash", **fields)) == count
+
+
+def test_hunyuan_4_runs_an_indexer_first_and_then_in_each_fourth_layer():
+    assert indexed("hy_v4", num_hidden_layers=10) == [0, 1, 5, 9]
+
+
+@pytest.mark.parametrize(
+    ("fields", "bare"),
+    [({"num_hidden_layers": 9}, [3, 7]), ({"num_hidden_layers": 5, "no_rope_layer_interval": 2}, [1, 3])],
+)
+def test_mistral_large_4_has_layers_without_a_rotary_part(fields, bare):
+    found = layers("mistral_large4_text", **fields)
+    assert [i for i, layer in enumerate(found) if layer.stores[0].entry.rope_dim == 0] == bare
+
+
+DOTS = {"num_hidden_layers": 7}
+
+
+def test_dots_note_s_windows_have_a_latent_of_their_own():
+    """configuration_dots3_note.py: 64 heads of 192 + 64 and 128 over a latent of 1,024, unless swa_ keys say so."""
+    found = layers("dots3_note_text", **DOTS)
+    assert [layer.kind[0] for layer in found] == list("iisssis")
+    assert found[2].stores == (Attention(Latent(1024, 64, Heads(64, 256, 128)), Sliding(512)),)
+
+
+def test_dots_note_s_swa_keys():
+    sizes = {"swa_head_dim": 96, "swa_qk_nope_head_dim": 64, "swa_num_attention_heads": 16, "swa_v_head_dim": 48}
+    found = layers("dots3_note_text", **DOTS, **sizes, swa_kv_lora_rank=256, sliding_window=100)
+    assert found[2].stores == (Attention(Latent(256, 32, Heads(16, 96, 48)), Sliding(100)),)
+
+
+# -- states ------------------------------------------------------------------------------------------------------------
+
+
+def test_zamba2_s_hybrid_layers():
+    both = [i for i, layer in enumerate(layers("zamba2")) if len(layer.stores) == 2]
+    assert both == [6, 12, 18, 24, 30, 36, 42, 47, 51]
+    assert len(layers("zamba2")) == 54
+
+
+def test_olmo_hybrid_s_widths_follow_from_the_hidden_size():
+    states = layers("olmo_hybrid", hidden_size=512, num_attention_heads=4)[0].stores[0].states
+    assert states[1] == State("recurrent", (4, 96, 192), "float32")
+    assert states[0].shape[0] == 2 * 4 * 96 + 4 * 192
+
+
+# -- encoder and decoder -----------------------------------------------------------------------------------------------
+
+
+def test_llama_3_2_vision_looks_at_the_image_in_eight_layers():
+    found = layers("mllama_text_model")
+    cross = [i for i, layer in enumerate(found) if layer.kind == "cross_attention"]
+    assert cross == [3, 8, 13, 18, 23, 28, 33, 38]
+    assert found[3].stores[0].span == Encoder(optional=True)
+
+
+def test_pix2struct_always_reads_its_patches():
+    found = geometry({"model_type": "pix2struct", "text_config": {"d_kv": 64, "num_heads": 4, "num_layers": 3}}).layers
+    assert found == (Layer((Attention(Heads(4, 64, 64)), Attention(Heads(4, 64, 64), Encoder()))),) * 3
+
+
+# -- models unlike any other -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "letters"), [(1, "h"), (2, "hh"), (5, "hhhch")])
+def test_deepseek_v4_starts_with_two_heavily_compressed_layers(count, letters):
+    assert "".join(layer.kind[0] for layer in layers("deepseek_v4", num_hidden_layers=count)) == letters
+
+
+def test_minimax_m3_s_index_keys_stand_where_the_file_says():
+    published = {"sparse_attention_config": {"sparse_attention_freq": [0, 0, 1, 1], "sparse_index_dim": 96}}
+    assert indexed("minimax_m3_vl_text", num_hidden_layers=4, **published) == [2, 3]
+    saved = {"layer_types": ["full_attention", "minimax_m3_sparse"], "index_head_dim": 64}
+    assert indexed("minimax_m3_vl_text", num_hidden_layers=2, **saved) == [1]
+    assert indexed("minimax_m3_vl_text", num_hidden_layers=4) == []
+    assert layers("minimax_m3_vl_text", num_hidden_layers=4, **published)[3].stores[1] == Attention(IndexKey(96))
+
+
+def test_unlimited_ocr_keeps_the_prompt():
+    spans = [layer.stores[0].span for layer in layers("unlimited_ocr_text", num_hidden_layers=2)]
+    assert spans == [Reference(128)] * 2
+    full = layers("unlimited_ocr_text", num_hidden_layers=1, layer_types=["full_attention"])
+    assert full[0].stores[0].span == Full()
+
+
+@pytest.mark.parametrize(("fields", "extra"), [({}, 32), ({"prompt_length": 0}, 0), ({"prompt_length": 8}, 8)])
+def test_cpm_ant_s_prompt(fields, extra):
+    assert layers("cpmant", **fields)[0].stores[0].extra_tokens == extra
+
+
+def test_reformer_counts_buckets_in_lsh_layers():
+    sizes = {"hidden_size": 256, "num_attention_heads": 2, "attn_layers": ["local", "lsh"]}
+    states = Attention(Heads(1, 256, 0))
+    for given, hashes in (({}, 1), ({"num_hashes": 4}, 4), ({"num_hashes": None}, 1)):
+        local, lsh = layers("reformer", **sizes, **given)
+        assert local.stores == (states,)
+        assert lsh.stores == (states, Attention(IndexKey(2 * hashes), format="int64"))
+
+
+def test_blt_s_byte_level_layers():
+    encoder = {"hidden_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 1}
+    decoder = {"hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 2, "num_key_value_heads": 2}
+    found = layers("blt", encoder_config=encoder, decoder_config=decoder)
+    assert [layer.stores[0].entry for layer in found] == [Heads(16, 64, 64), Heads(2, 64, 64), Heads(2, 64, 64)]
+
+
+# -- remote code -------------------------------------------------------------------------------------------------------
+
+
+def nas(**attention: object) -> Layer:
+    """One layer of DeciLM's block_configs (nvidia/Llama-3_1-Nemotron-51B-Instruct)."""
+    block = {"attention": attention}
+    return layers("nemotron-nas", hidden_size=1024, num_attention_heads=8, num_hidden_layers=1, block_configs=[block])[
+        0
+    ]
+
+
+@pytest.mark.parametrize("group", [1, 2, 8])
+def test_nemotron_nas_groups(group):
+    assert nas(n_heads_in_group=group).stores == (Attention(Heads(8 // group, 128, 128)),)
+
+
+@pytest.mark.parametrize("left_out", [{"no_op": True}, {"replace_with_linear": True}])
+def test_nemotron_nas_blocks_without_attention(left_out):
+    assert nas(n_heads_in_group=None, **left_out).stores == ()
+
+
+@pytest.mark.parametrize(("window", "span"), [(None, Full()), (1, Sliding(1)), (8192, Sliding(8192))])
+def test_nemotron_nas_windows(window, span):
+    assert nas(n_heads_in_group=4, window_length=window).stores[0].span == span
+
+
+@pytest.mark.parametrize(
+    "attention",
+    [
+        {"n_heads_in_group": group, "window_length": window}
+        for group, window in ((3, None), (0, None), ("4", None), (True, None), (4, 0), (4, True), (4, "8k"))
+    ],
+)
+def test_nemotron_nas_blocks_that_add_up_to_nothing(attention):
+    with pytest.raises(ConfigError, match=r"block_configs\[0\].attention"):
+        nas(**attention)
+
+
+@pytest.mark.parametrize(("factor", "shares"), [(2, [None, 0, None, 2]), (3, [None, 0, 0, None]), (1, [None] * 4)])
+def test_hunyuan_s_neighbours_share(factor, shares):
+    found = layers("hunyuan", **SMALL, use_cla=True, cla_share_factor=factor)
+    assert [layer.shares for layer in found] == shares
+    assert [layer.shares for layer in layers("hunyuan", **SMALL, cla_share_factor=2)] == [None] * 4
+
+
+def test_rwkv_5_keeps_two_vectors_and_a_matrix_a_head():
+    found = layers("rwkv5", hidden_size=512, head_size=64, num_hidden_layers=3, attention_hidden_size=1024)
+    vector = State("conv", (512, 1))
+    assert (
+        found
+        == (
+            Layer(
+                (Recurrent("rwkv", (vector, vector, State("recurrent", (16, 64, 64), "float32"))),),
+                kind="linear_attention",
+            ),
+        )
+        * 3
+    )
+
+
+def test_chatglm_s_groups():
+    sizes = {"num_layers": 2, "kv_channels": 128, "num_attention_heads": 32, "multi_query_group_num": 2}
+    assert layers("chatglm", **sizes, multi_query_attention=True)[0].stores[0].entry == Heads(2, 128, 128)
+    assert layers("chatglm", **sizes)[0].stores[0].entry == Heads(32, 128, 128)
