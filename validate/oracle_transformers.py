@@ -18,7 +18,7 @@ from pathlib import Path
 
 import transformers
 from transformers.models.auto import modeling_auto as auto
-from variants import LEGACY, TINY, tiny, variants
+from variants import LEGACY, variants
 
 from kvsize.architectures import geometry
 from kvsize.engines import Workload
@@ -265,37 +265,17 @@ def trimmed(raw, model):
     return short
 
 
-def cases(names, count, defaults):
+def cases(names, count):
     """(name, parsed config.json, brief) of every case."""
     for name in names:
         base = edited({"model_type": name}, EDITS.get(name, {}))
-        if defaults:
-            yield name, base, False
-        if not count:
+        yield name, base, False
+        try:
+            drawn = [*LEGACY.get(name, ()), *variants(base, count, name)] if count else []
+        except KvsizeError:
             continue
-        for number, edits in enumerate(LEGACY.get(name, ())):
-            yield f"{name}@legacy{number}:{json.dumps(edits)[:200]}", edited(base, edits), True
-        small = edited(base, tiny(base)) if runs_tiny(base) else base
-        for number, edits in enumerate(variants(small, count, name) if runs(small) else ()):
-            yield f"{name}@{number}:{json.dumps(edits)[:200]}", edited(small, edits), True
-
-
-def runs(raw):
-    """Whether transformers makes a config object of this at all."""
-    try:
-        read_config(raw)
-    except KvsizeError:
-        return False
-    return True
-
-
-def runs_tiny(raw):
-    """Whether the small model of this type runs on the CPU."""
-    try:
-        small = edited(raw, tiny(raw))
-        return small != raw and subject(read_config(small), devices=("cpu",)) is not None
-    except KvsizeError:
-        return False
+        for number, edits in enumerate(drawn):
+            yield f"{name}@{number}:{json.dumps(edits)[:200]}", edited(base, edits), True
 
 
 def check(raw, brief, seconds):
@@ -303,7 +283,7 @@ def check(raw, brief, seconds):
     signal.alarm(seconds)
     try:
         saved = as_saved(raw)
-        found = run_where_quick(raw)
+        found = subject(read_config(raw))
         rows, failures = observe(found, brief)
     except KvsizeError as error:
         return None, [], [], [f"not run: {error.what} {error.got or ''}"[:300]]
@@ -314,19 +294,10 @@ def check(raw, brief, seconds):
     return saved, rows, [*differences(raw, rows), *(f"as saved: {d}" for d in differences(saved, rows))], failures
 
 
-def run_where_quick(raw):
-    """A small model on the CPU, which is quicker there; any other on the meta device."""
-    config = read_config(raw)
-    if getattr(config, "vocab_size", None) == TINY["vocab_size"]:
-        return subject(config, devices=("cpu", "meta"))
-    return subject(config)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--types", help="comma-separated model types; all of them if not given")
     parser.add_argument("--variants", type=int, default=0, help="variants of each type")
-    parser.add_argument("--no-defaults", action="store_true", help="variants only")
     parser.add_argument("--seconds", type=int, default=120, help="time allowed for one model")
     parser.add_argument("--write", type=Path, help="write the rows of the class defaults here")
     arguments = parser.parse_args()
@@ -336,7 +307,7 @@ def main():
     counts = {"cases": 0, "rows": 0, "not run": 0, "differ": 0}
     lines = []
     names = arguments.types.split(",") if arguments.types else sorted({*model_types(), *LEGACY})
-    for name, raw, brief in cases(names, arguments.variants, not arguments.no_defaults):
+    for name, raw, brief in cases(names, arguments.variants):
         began = time.monotonic()
         saved, rows, wrong, failures = check(raw, brief, arguments.seconds)
         counts["cases"] += 1
