@@ -45,18 +45,12 @@ CROSS = {"is_decoder": True, "add_cross_attention": True}
 EDITS = {
     **{name: {"is_decoder": True} for name in DECODER_ONLY_BERT.split()},
     "bamba": {"attn_layer_indices": [9, 18, 27]},
-    "blt": {"encoder_hash_byte_group_vocab": 1000},
     "chameleon": {"vocabulary_map": {"<image>": 8711}},
     "cohere_compass": {"text_config.rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "deepseek_v4": {"num_hidden_layers": 6},
-    "diffusion_gemma": {
-        "text_config.num_experts": 8,
-        "text_config.top_k_experts": 2,
-        "text_config.moe_intermediate_size": 64,
-    },
     "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1},
     "emu3": {"vocabulary_map": {"<image>": 8711}},
     "encoder-decoder": {"encoder": {"model_type": "bert"}, "decoder": {"model_type": "bert", **CROSS}},
@@ -165,7 +159,7 @@ def replay(found, shown, plan, sequences, cache, length):
 def feeder(found):
     """A function from (plan, sequences, cache, length) to a cache: the model's, or a replay where that is the same."""
     shown = weigh(found.feed((16,)), found.model)
-    if found.own_cache or found.bare_cache or found.device != "meta" or any(layer.kind not in PLAIN for layer in shown):
+    if found.own_cache or found.device != "meta" or any(layer.kind not in PLAIN for layer in shown):
         return found.feed, False
     again = weigh(replay(found, shown, (16,), 1, "dynamic", None))
     if again != shown:
@@ -182,7 +176,7 @@ def observe(found, brief):
     for cache, sequences, tokens, moment, plan in plans(windows, brief or not cheap):
         if len(plan) > 1 and not decodes and cache != "static":
             continue
-        if cache == "static" and (found.own_cache or found.bare_cache):
+        if cache == "static" and found.own_cache:
             continue
         try:
             layers = weighed(found, feed, plan, sequences, cache, tokens)
