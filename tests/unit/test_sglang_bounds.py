@@ -84,3 +84,31 @@ def test_without_attention_the_context_limits_one_stage():
     """Several stages: another one has the attention, and this one limits nothing."""
     states = model(Layer((DELTA,)), Layer((DELTA,)), kind="qwen3_next", name="Qwen3NextForCausalLM")
     assert answer(states, kv_memory=GIB).pool.tokens == 32_768
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+GPT = model(FULL, WINDOW, kind="gpt_oss", name="GptOssForCausalLM")
+
+
+def test_a_draft_is_charged_beside_windows():
+    """Its layers are like the target's full ones: one more of them, and four fifths of a window pool's token."""
+    plain = answer(GPT, kv_memory=GIB, page_size=1).pool.tokens
+    drafting = answer(GPT, kv_memory=GIB, page_size=1, num_speculative_tokens=3).pool.tokens
+    assert plain == int(GIB // (TOKEN + 0.8 * TOKEN))
+    assert drafting == int(GIB // (2 * TOKEN + 0.8 * TOKEN))
+
+
+@pytest.mark.parametrize(("replicas", "requests"), [(1, 64), (2, 32), (4, 16)])
+def test_replicas_share_the_running_requests(replicas, requests):
+    found = answer(
+        GPT,
+        kv_memory=4 * GIB,
+        page_size=1,
+        disable_radix_cache=True,
+        max_running_requests=64,
+        tensor_parallel_size=replicas,
+        data_parallel_size=replicas,
+    )
+    kept = requests * (128 + 128 + 1 + 1) + 2 * 8192 + 1
+    assert f"the window pool holds {kept:,} tokens" in "\n".join(found.notes)

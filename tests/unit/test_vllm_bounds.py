@@ -127,3 +127,19 @@ def test_windows_charged_in_full_are_named(layers, disabled, said):
 @pytest.mark.parametrize(("layers", "said"), [((FULL, WINDOW), True), ((FULL, FULL), False)])
 def test_a_misleading_printed_size_is_named_where_there_are_groups(layers, said):
     assert ("trust the concurrency" in notes(model(*layers), version="0.19.0")) == said
+
+
+# -- context parallelism: ranks that would otherwise hold copies of a KV head ------------------------------------------
+
+
+@pytest.mark.parametrize(("tp", "dcp"), [(8, 1), (16, 2), (32, 4)])
+def test_copies_of_a_head_share_the_context(tp, dcp):
+    found = size(model(FULL), tensor_parallel_size=tp, decode_context_parallel_size=dcp)
+    assert found.total_bytes == 2 * 128 * 2 * 8192 // dcp
+
+
+@pytest.mark.parametrize(("tp", "dcp", "queries"), [(8, 2, 32), (16, 4, 32), (40, 2, 40)])
+def test_more_ranks_than_copies_are_refused(tp, dcp, queries):
+    """Also where the query heads of a KV head are no multiple of the ranks: 40 / 8 of them for 2 ranks."""
+    with pytest.raises(UnsupportedError, match=f"refuses {dcp} context-parallel ranks"):
+        size(model(FULL, num_attention_heads=queries), tensor_parallel_size=tp, decode_context_parallel_size=dcp)
