@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from kvsize.errors import ConfigError, MissingRequirementError, UnknownArchitectureError, UnsupportedError
@@ -24,7 +25,7 @@ INSTALL = "pip install 'kvsize[probe]'"
 
 ENCODER_TOKENS = 50
 CACHE_NAMES = ("past_key_values", "cache_params", "past_buckets_states", "mems", "state", "cache")
-CPU_PARAMETERS = 1_500_000_000
+CPU_PARAMETERS = 700_000_000
 
 # Mappings of transformers' auto classes, in the order in which a model is looked for.
 DECODERS = ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "TEXT_TO_WAVEFORM")
@@ -158,13 +159,14 @@ def _mapped(mapping: Any, config: Any) -> tuple[Any, ...]:
 
 def _beside(config: Any) -> list[Any]:
     """Generating classes of nested text models, which no auto class lists (BlipTextLMHeadModel)."""
-    name = type(config).__module__.replace(".configuration_", ".modeling_")
-    try:
-        module = importlib.import_module(name)
-    except ImportError:
-        return []
-    own = [cls for cls in vars(module).values() if inspect.isclass(cls) and cls.__module__ == name]
-    return [cls for cls in own if getattr(cls, "config_class", None) is type(config) and hasattr(cls, "generate")]
+    package = type(config).__module__.rpartition(".")[0]
+    folder = Path(str(importlib.import_module(package).__file__)).parent
+    found = []
+    for path in sorted(folder.glob("modeling_*.py")):
+        name = f"{package}.{path.stem}"
+        own = [cls for cls in vars(importlib.import_module(name)).values() if inspect.isclass(cls)]
+        found += [cls for cls in own if cls.__module__ == name and hasattr(cls, "generate")]
+    return [cls for cls in found if getattr(cls, "config_class", None) is type(config)]
 
 
 def build(cls: Any, config: Any, device: str, dtype: str) -> Any:
@@ -221,7 +223,8 @@ def _answers(torch: Any) -> Any:
 
 @dataclass(slots=True)
 class Subject:
-    """A model that can be fed. `own_cache`: it builds its cache itself and takes none of the library's.
+    """A model that can be fed. `own_cache`: it builds its cache itself and takes none of the library's. `bare_cache`:
+    its config does not describe one, so it is given a pair of caches without a config (BLT).
 
     For audio codebooks: `shape` is that of the tokens at one position, `rows` the rows of tokens in one sequence.
     """
@@ -234,6 +237,7 @@ class Subject:
     shape: tuple[int, ...] = ()
     rows: int = 1
     own_cache: bool = False
+    bare_cache: bool = False
     parameters: Mapping[str, Any] = field(default_factory=dict)
     steps: bool | None = None
 
@@ -259,6 +263,8 @@ class Subject:
     def cache(self, kind: str, length: int | None) -> Any:
         """The cache object that `generate` would prepare. transformers@5.23.0 generation/utils.py"""
         _, transformers = libraries()
+        if self.bare_cache:
+            return transformers.EncoderDecoderCache(transformers.DynamicCache(), transformers.DynamicCache())
         text = text_config(self.model.config)
         if kind == "dynamic":
             own, cross = transformers.DynamicCache(config=text), {}
@@ -294,6 +300,10 @@ class Subject:
             inputs = {"decoder_input_ids": ids, "encoder_outputs": self._encoded(torch, sequences)}
         if "cache_position" in self.parameters:
             inputs["cache_position"] = torch.arange(seen, seen + tokens, device=self.device)
+        if "image_encoder_embeddings" in self.parameters:  # Idefics takes no text without an image
+            width = self.model.config.vision_config.embed_dim
+            inputs["image_encoder_embeddings"] = torch.zeros(sequences, 1, 4, width, device=self.device)
+            inputs["image_attention_mask"] = torch.ones(sequences, tokens, 1, device=self.device)
         return inputs
 
     def _encoded(self, torch: Any, sequences: int) -> Any:
@@ -323,8 +333,6 @@ def subject(config: Any, dtype: str = "bfloat16", devices: Sequence[str] = ("met
                     return _running(cls, one, device, dtype)
                 except Exception as error:  # model code fails in every way; the next class may run
                     failures.append(f"{cls.__name__} on {device}: {first_line(error)}")
-                    if device == "meta" and "meta" not in str(error):
-                        break
     raise UnsupportedError(
         f"transformers {transformers.__version__} cannot run a {config.model_type} from its config alone",
         got="; ".join(failures[:3]) or "no generating class",
@@ -358,8 +366,8 @@ def _ways(config: Any, reads_encoder: bool) -> Iterator[dict[str, Any]]:
     shapes = [(), *((count + more,) for count in counts for more in (0, 1))]
     tokens: list[dict[str, Any]] = [*({"shape": shape} for shape in shapes), *({"rows": count} for count in counts)]
     widths = _encoder_widths(config) if reads_encoder else [None]
-    for own, fed, width in product((False, True), tokens, widths):
-        yield {"own_cache": own, "encoder_width": width, **fed}
+    for cache, fed, width in product(({}, {"own_cache": True}, {"bare_cache": True}), tokens, widths):
+        yield {"encoder_width": width, **cache, **fed}
 
 
 def _encoder_widths(config: Any) -> list[int | None]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import transformers
 from transformers.models.auto import modeling_auto as auto
-from variants import LEGACY, variants
+from variants import LEGACY, TINY, tiny, variants
 
 from kvsize.architectures import geometry
 from kvsize.engines import Workload
@@ -45,12 +45,18 @@ CROSS = {"is_decoder": True, "add_cross_attention": True}
 EDITS = {
     **{name: {"is_decoder": True} for name in DECODER_ONLY_BERT.split()},
     "bamba": {"attn_layer_indices": [9, 18, 27]},
+    "blt": {"encoder_hash_byte_group_vocab": 1000},
     "chameleon": {"vocabulary_map": {"<image>": 8711}},
     "cohere_compass": {"text_config.rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "deepseek_v4": {"num_hidden_layers": 6},
+    "diffusion_gemma": {
+        "text_config.num_experts": 8,
+        "text_config.top_k_experts": 2,
+        "text_config.moe_intermediate_size": 64,
+    },
     "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1},
     "emu3": {"vocabulary_map": {"<image>": 8711}},
     "encoder-decoder": {"encoder": {"model_type": "bert"}, "decoder": {"model_type": "bert", **CROSS}},
@@ -159,7 +165,7 @@ def replay(found, shown, plan, sequences, cache, length):
 def feeder(found):
     """A function from (plan, sequences, cache, length) to a cache: the model's, or a replay where that is the same."""
     shown = weigh(found.feed((16,)), found.model)
-    if found.own_cache or found.device != "meta" or any(layer.kind not in PLAIN for layer in shown):
+    if found.own_cache or found.bare_cache or found.device != "meta" or any(layer.kind not in PLAIN for layer in shown):
         return found.feed, False
     again = weigh(replay(found, shown, (16,), 1, "dynamic", None))
     if again != shown:
@@ -176,7 +182,7 @@ def observe(found, brief):
     for cache, sequences, tokens, moment, plan in plans(windows, brief or not cheap):
         if len(plan) > 1 and not decodes and cache != "static":
             continue
-        if cache == "static" and found.own_cache:
+        if cache == "static" and (found.own_cache or found.bare_cache):
             continue
         try:
             layers = weighed(found, feed, plan, sequences, cache, tokens)
@@ -259,17 +265,37 @@ def trimmed(raw, model):
     return short
 
 
-def cases(names, count):
+def cases(names, count, defaults):
     """(name, parsed config.json, brief) of every case."""
     for name in names:
         base = edited({"model_type": name}, EDITS.get(name, {}))
-        yield name, base, False
-        try:
-            drawn = [*LEGACY.get(name, ()), *variants(base, count, name)] if count else []
-        except KvsizeError:
+        if defaults:
+            yield name, base, False
+        if not count:
             continue
-        for number, edits in enumerate(drawn):
-            yield f"{name}@{number}:{json.dumps(edits)[:200]}", edited(base, edits), True
+        for number, edits in enumerate(LEGACY.get(name, ())):
+            yield f"{name}@legacy{number}:{json.dumps(edits)[:200]}", edited(base, edits), True
+        small = edited(base, tiny(base)) if runs_tiny(base) else base
+        for number, edits in enumerate(variants(small, count, name) if runs(small) else ()):
+            yield f"{name}@{number}:{json.dumps(edits)[:200]}", edited(small, edits), True
+
+
+def runs(raw):
+    """Whether transformers makes a config object of this at all."""
+    try:
+        read_config(raw)
+    except KvsizeError:
+        return False
+    return True
+
+
+def runs_tiny(raw):
+    """Whether the small model of this type runs on the CPU."""
+    try:
+        small = edited(raw, tiny(raw))
+        return small != raw and subject(read_config(small), devices=("cpu",)) is not None
+    except KvsizeError:
+        return False
 
 
 def check(raw, brief, seconds):
@@ -277,7 +303,7 @@ def check(raw, brief, seconds):
     signal.alarm(seconds)
     try:
         saved = as_saved(raw)
-        found = subject(read_config(raw))
+        found = run_where_quick(raw)
         rows, failures = observe(found, brief)
     except KvsizeError as error:
         return None, [], [], [f"not run: {error.what} {error.got or ''}"[:300]]
@@ -288,10 +314,19 @@ def check(raw, brief, seconds):
     return saved, rows, [*differences(raw, rows), *(f"as saved: {d}" for d in differences(saved, rows))], failures
 
 
+def run_where_quick(raw):
+    """A small model on the CPU, which is quicker there; any other on the meta device."""
+    config = read_config(raw)
+    if getattr(config, "vocab_size", None) == TINY["vocab_size"]:
+        return subject(config, devices=("cpu", "meta"))
+    return subject(config)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--types", help="comma-separated model types; all of them if not given")
     parser.add_argument("--variants", type=int, default=0, help="variants of each type")
+    parser.add_argument("--no-defaults", action="store_true", help="variants only")
     parser.add_argument("--seconds", type=int, default=120, help="time allowed for one model")
     parser.add_argument("--write", type=Path, help="write the rows of the class defaults here")
     arguments = parser.parse_args()
@@ -301,7 +336,7 @@ def main():
     counts = {"cases": 0, "rows": 0, "not run": 0, "differ": 0}
     lines = []
     names = arguments.types.split(",") if arguments.types else sorted({*model_types(), *LEGACY})
-    for name, raw, brief in cases(names, arguments.variants):
+    for name, raw, brief in cases(names, arguments.variants, not arguments.no_defaults):
         began = time.monotonic()
         saved, rows, wrong, failures = check(raw, brief, arguments.seconds)
         counts["cases"] += 1

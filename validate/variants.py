@@ -38,6 +38,8 @@ def alternatives(name, value, rng):
         return [value[::2], [v for v in value if rng.random() < 0.5]]
     if value is None:
         return [rng.choice((1, 2, 3, 4, 8, 64))]
+    if isinstance(value, int) and value >= 16:  # a width: a head of one element is no model
+        return [None, value // 2, value * 2, value + 8]
     if isinstance(value, int):
         return [None, max(value // 2, 1), value * 2, rng.choice((1, 2, 3, 5, 8))]
     if isinstance(value, float):
@@ -69,6 +71,42 @@ def variants(raw, count, seed):
             if options:
                 edits[prefix + name] = rng.choice(options)
         yield edits
+
+
+# Sizes of a model that a CPU runs at once; lists and patterns stay those of the class.
+TINY = {
+    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "emb_dim", "lru_width"), 64),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "linear_num_value_heads", "linear_num_heads"), 4),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads", "attention_heads", "indexer_n_heads"), 4),
+    **dict.fromkeys(("num_key_value_heads", "num_kv_heads", "n_kv_heads", "linear_num_key_heads", "index_n_heads"), 2),
+    **dict.fromkeys(("head_dim", "v_head_dim", "qk_nope_head_dim", "linear_value_head_dim", "mamba_d_head"), 16),
+    **dict.fromkeys(("mamba_head_dim", "kv_channels", "d_kv", "q_lora_rank", "index_head_dim", "linear_head_dim"), 16),
+    **dict.fromkeys(("linear_key_head_dim", "qk_rope_head_dim", "mamba_d_state", "state_size", "ssm_state_size"), 8),
+    **dict.fromkeys(("mamba_n_heads", "mamba_num_heads", "mamba_chunk_size", "chunk_size", "index_topk"), 8),
+    **dict.fromkeys(("sliding_window", "attention_chunk_size", "local_attention"), 8),
+    **dict.fromkeys(("intermediate_size", "intermediate_size_mlp", "moe_intermediate_size", "ffn_dim", "d_ff"), 32),
+    **dict.fromkeys(("n_inner", "decoder_ffn_dim", "encoder_ffn_dim", "shared_expert_intermediate_size"), 32),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "n_mamba_heads"), 2),
+    **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace"), 1),
+    "kv_lora_rank": 24,
+    "vocab_size": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def tiny(raw):
+    """Edits that make a text model small, where its class has the keys; none for a model with parts."""
+    config = read_config(raw)
+    if text_config(config) is not config or config.is_encoder_decoder:
+        return {}
+    depth = (getattr(config, "attribute_map", None) or {}).get("num_hidden_layers", "num_hidden_layers")
+    sizes = {name: size for name, size in TINY.items() if vars(config).get(name) is not None}
+    if "kv_lora_rank" in sizes:  # MLA: the rotary embedding is as wide as head_dim
+        sizes |= {"num_key_value_heads": sizes.get("num_attention_heads", 4), "head_dim": TINY["qk_rope_head_dim"]}
+    return {depth: 6, **sizes} if isinstance(vars(config).get(depth), int) else sizes
 
 
 # Keys that no field declares, but that files carry.

@@ -264,7 +264,7 @@ def hrm_text(cfg: ConfigView) -> tuple[Layer, ...]:
     count = cfg.layers() if stack else cfg.layers() * cfg.need("H_cycles") * (cfg.need("L_cycles") + 1)
     if count > MAX_LAYERS:
         raise cfg.invalid("H_cycles", "a plausible number of cycles", cfg.get("H_cycles"))
-    return (attention_layer(cfg, "full_attention", heads(cfg)),) * count
+    return tuple(attention_layer(cfg, kind) for kind in inferred(cfg, count))
 
 
 def no_cache(cfg: ConfigView) -> tuple[Layer, ...]:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvsize.architectures.common import Adapter, attention_layer, layer_types
+from kvsize.architectures.common import Adapter, attention_layer, layer_types, query_heads
 from kvsize.config import ConfigView
 from kvsize.errors import ConfigError
 from kvsize.geometry import Attention, Full, Heads, IndexKey, Latent, Layer, Sliding
 
 
-def latent(cfg: ConfigView, prefix: str = "") -> Latent:
-    """The latent of one layer; `prefix` selects the keys of sliding layers that have their own."""
-    nope = cfg.need(prefix + "qk_nope_head_dim")
-    rope = cfg.need(prefix + "qk_rope_head_dim", at_least=0)
-    value = cfg.need(prefix + "v_head_dim")
-    return Latent(
-        cfg.need(prefix + "kv_lora_rank"),
-        rope,
-        expanded=Heads(cfg.need(prefix + "num_attention_heads"), nope + rope, value),
-    )
+def latent(cfg: ConfigView) -> Latent:
+    """The latent of one layer, and the heads that it stands for."""
+    nope = cfg.need("qk_nope_head_dim")
+    rope = cfg.need("qk_rope_head_dim", at_least=0)
+    value = cfg.need("v_head_dim")
+    return Latent(cfg.need("kv_lora_rank"), rope, expanded=Heads(query_heads(cfg), nope + rope, value))
 
 
 def mla(cfg: ConfigView) -> tuple[Layer, ...]:
@@ -66,9 +62,9 @@ def indexer_layers(cfg: ConfigView, count: int, default: Sequence[bool] | None =
     if given is None:
         return _indexers_by_pattern(cfg, count)
     kinds = cfg.strings("indexer_types") or ()
-    if len(kinds) != count or set(kinds) - {"full", "shared"}:
+    if len(kinds) < count or set(kinds) - {"full", "shared"}:
         raise ConfigError(f"must say full or shared for each of {count} layers", where=cfg.where("indexer_types"))
-    return [kind == "full" for kind in kinds]
+    return [kind == "full" for kind in kinds[:count]]
 
 
 def _indexers_by_pattern(cfg: ConfigView, count: int) -> Sequence[bool]:

@@ -30,10 +30,11 @@ MakeStates = Callable[[ConfigView], Recurrent]
 
 def mamba1(cfg: ConfigView, expand: str, kernel: str, state: str) -> Recurrent:
     """Mamba: conv [d_inner, d_conv], ssm [d_inner, d_state]."""
-    inner = _scaled(cfg, expand, cfg.need("hidden_size"))
-    return Recurrent(
-        "mamba", (State("conv", (inner, cfg.need(kernel))), State("recurrent", (inner, cfg.need(state)), "float32"))
-    )
+    return _mamba1_states(_scaled(cfg, expand, cfg.need("hidden_size")), cfg.need(kernel), cfg.need(state))
+
+
+def _mamba1_states(inner: int, kernel: int, state: int) -> Recurrent:
+    return Recurrent("mamba", (State("conv", (inner, kernel)), State("recurrent", (inner, state), "float32")))
 
 
 def _scaled(cfg: ConfigView, key: str, size: int) -> int:
@@ -52,9 +53,10 @@ def mamba2(heads_: int, head: int, state: int, groups: int, kernel: int) -> Recu
 
 
 def mamba(cfg: ConfigView) -> tuple[Layer, ...]:
-    """Mamba and Falcon-Mamba: states only."""
-    layer = Layer((mamba1(cfg, "expand", "conv_kernel", "state_size"),), kind="linear_attention")
-    return (layer,) * cfg.layers()
+    """Mamba and Falcon-Mamba: states only; an intermediate_size in the file is set after the class's own."""
+    inner = cfg.maybe("intermediate_size") or _scaled(cfg, "expand", cfg.need("hidden_size"))
+    states = _mamba1_states(inner, cfg.need("conv_kernel"), cfg.need("state_size"))
+    return (Layer((states,), kind="linear_attention"),) * cfg.layers()
 
 
 def mamba2_only(cfg: ConfigView) -> tuple[Layer, ...]:
