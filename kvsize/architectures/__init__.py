@@ -164,7 +164,8 @@ def _kv_scheme(outer: ConfigView) -> str | None:
 
 def _architecture(outer: ConfigView) -> str | None:
     names = outer.raw.get("architectures")
-    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
+    first = names[0] if isinstance(names, list) and names else None
+    return first if isinstance(first, str) and first.isidentifier() and len(first) <= 128 else None  # a class's name
 
 
 def compute_dtype(outer: ConfigView, text: ConfigView) -> str | None:

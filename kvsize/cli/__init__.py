@@ -160,5 +160,10 @@ def _complain(
             json.dumps(to_dict(ErrorDoc("kvsize.error/1", code, exit_code, what, where, got, hint))) + "\n"
         )
     else:
-        sys.stderr.write(f"kvsize: {KvsizeError(what, where=where, got=got, hint=hint)}\n")
+        sys.stderr.write(f"kvsize: {_escaped(str(KvsizeError(what, where=where, got=got, hint=hint)))}\n")
     return exit_code
+
+
+def _escaped(text: str) -> str:
+    """The same without what a terminal would obey: a config, a file name or a server's answer may hold anything."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)

@@ -85,6 +85,20 @@ def test_odd_characters_of_a_config_reach_no_terminal(name, form):
     assert form == "json" or "\x9b" not in done.out
 
 
+@pytest.mark.parametrize("name", ["\ud800", "\x1b[2J", "\x9b2J", "two words", "", "A" * 1000, 7, None])
+def test_a_class_that_could_be_none_is_no_class(name):
+    assert geometry({**LLAMA, "architectures": [name]}).architecture is None
+    assert geometry({**LLAMA, "architectures": [name, "LlamaForCausalLM"]}).architecture is None
+    assert geometry({**LLAMA, "architectures": ["LlamaForCausalLM", name]}).architecture == "LlamaForCausalLM"
+
+
+def test_a_file_s_name_is_escaped_too(tmp_path):
+    done = kvsize([str(tmp_path / "\x1b[2J\u202e.json")])
+    assert done.code == 3
+    assert r"\x1b[2J\u202e.json" in done.err
+    assert done.err.replace("\n", "").isprintable()
+
+
 def test_a_key_with_control_characters_is_escaped_in_the_refusal():
     config = {"model_type": "nobody-knows", "\x1b[2J\x9b\u202e window": "\x1b[31m"}
     done = kvsize(["-"], json.dumps(config).encode())
