@@ -58,6 +58,17 @@ def test_the_command_prints_mutated_configs_in_every_form(verb, form):
     assert bad == []
 
 
+@pytest.mark.parametrize("form", ["json", "table"])
+@pytest.mark.parametrize("command", ["fit - --gpu h100 --ctx 8k", "compare - --ctx 8k", "audit -"])
+def test_other_commands_answer_or_refuse_too(command, form):
+    bad = []
+    for seed in range(21_000, 21_040):
+        done = kvsize([*command.split(), "--format", form], hostile.mutated(seed))
+        if done.code not in (0, 1, 4, 5) or "Traceback" in done.err or "\x1b" in done.out + done.err:
+            bad.append((seed, done.code, done.err[-300:]))
+    assert bad == []
+
+
 @pytest.mark.parametrize("seed", range(30_000, 30_004))
 def test_the_real_process_exits_cleanly(seed):
     done = subprocess.run(

@@ -55,6 +55,12 @@ def test_bart_too():
         layers("bart", **{**sizes, "d_model": 7})
 
 
+@pytest.mark.parametrize(("given", "window"), [(None, 512), (False, 512), ("vision", 512), (True, 257), ("all", 257)])
+def test_gemma_3_halves_its_window_where_attention_looks_both_ways(given, window):
+    found = layers("gemma3_text", sliding_window=512, use_bidirectional_attention=given)
+    assert found[0].stores[0].span == Sliding(window)
+
+
 # -- latents -----------------------------------------------------------------------------------------------------------
 
 

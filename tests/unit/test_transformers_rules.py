@@ -180,6 +180,8 @@ def test_a_sector_is_cut_into_blocks_of_either_kind():
     assert found.pool.request_blocks == 4 + 1  # 1,000 tokens in 4 blocks; 512 in 2 blocks of one sector
     assert found.total_bytes == 5 * 6 * page
     assert found.overhead_bytes == 1 * 2 * page  # the third block of that sector
+    three = engine.size(model(*[FULL] * 6, *[WINDOW] * 2), Workload(1000, 3), engine.Options(cache="paged"))
+    assert (three.total_bytes, three.overhead_bytes) == (3 * found.total_bytes, 3 * found.overhead_bytes)
 
 
 def test_the_smallest_budget_that_holds_a_sector():
