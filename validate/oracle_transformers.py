@@ -91,6 +91,15 @@ EDITS = {
 }
 
 
+# Where kvsize is not the same on purpose, and why.
+KNOWN = {
+    "blt": "generate cannot build its cache, so the engine refuses; the twin is given a pair of caches by hand",
+    "qwen4_exp": "static: positions of the tokens seen so far; kvsize counts those of all slots",
+    "qwen4_exp_text": "static: positions of the tokens seen so far; kvsize counts those of all slots",
+    "reformer": "hash buckets begin with the second chunk of tokens; kvsize counts them from the first token on",
+}
+
+
 class TooLong(BaseException):
     """One model took more than its time."""
 
@@ -309,6 +318,8 @@ def check(raw, brief, seconds):
         return None, [], [], [f"not run: {error.what} {error.got or ''}"[:300]]
     except TooLong:
         return None, [], [], ["not run: too long"]
+    except Exception as error:  # a step of one length runs, and one of another does not
+        return None, [], [], [f"not run: {first_line(error)}"]
     finally:
         signal.alarm(0)
     return saved, rows, [*differences(raw, rows), *(f"as saved: {d}" for d in differences(saved, rows))], failures
@@ -342,7 +353,7 @@ def main():
         counts["cases"] += 1
         counts["rows"] += len(rows)
         counts["not run"] += saved is None
-        counts["differ"] += bool(wrong)
+        counts["differ"] += bool(wrong) and name.partition("@")[0] not in KNOWN
         print(f"{name[:60]} {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
         if wrong or (failures and not brief):
             print(f"{name} ({time.monotonic() - began:.1f} s)", *wrong[:3], *failures[:3], sep="\n    ", flush=True)

@@ -217,7 +217,7 @@ def plain_mha(cfg: ConfigView) -> Heads:
 
 def jetmoe_heads(cfg: ConfigView) -> Heads:
     """JetMoE: num_key_value_heads heads of kv_channels; only queries are multiplied by the experts."""
-    width = cfg.need("kv_channels")
+    width = cfg.need("head_dim")  # which the class maps to kv_channels
     return Heads(cfg.need("num_key_value_heads"), width, width)
 
 
@@ -226,7 +226,7 @@ def mimo_v2(cfg: ConfigView) -> tuple[Layer, ...]:
     k_dim, v_dim = cfg.need("head_dim"), cfg.need("v_head_dim")
     full = Heads(cfg.need("num_key_value_heads"), k_dim, v_dim)
     swa = Heads(
-        cfg.maybe("swa_num_key_value_heads") or 8,
+        cfg.maybe("swa_num_key_value_heads") or 2 * full.count,  # modeling_mimo_v2_flash.py: twice as many
         cfg.maybe("swa_head_dim") or k_dim,
         cfg.maybe("swa_v_head_dim") or v_dim,
     )
@@ -295,7 +295,7 @@ ATTENTION: dict[str, Adapter] = {
         mistral mixtral molmo2_text moshi mpt musicgen_decoder musicgen_melody_decoder nanochat nemotron olmo
         olmo2 olmoe opt paddleocr_vl_text persimmon phi phi3 phi4_multimodal phimoe qwen3_omni_moe_text
         qwen3_vl_text qwen3_vl_moe_text seed_oss solar_open stablelm starcoder2 voxtral_realtime_text xglm
-        kosmos_2_text_model kosmos_2_5_text_model
+        kosmos_2_text_model
         """.split(),
         DENSE,
     ),
@@ -303,8 +303,8 @@ ATTENTION: dict[str, Adapter] = {
     **dict.fromkeys(
         """
         bert bert-generation big_bird blip_text_model camembert data2vec-text electra ernie gpt_neo gpt_neox
-        gpt_neox_japanese megatron-bert rembert roberta roberta-prelayernorm roc_bert roformer xlm-roberta
-        xlm-roberta-xl xmod
+        gpt_neox_japanese kosmos_2_5_text_model megatron-bert rembert roberta roberta-prelayernorm roc_bert roformer
+        xlm-roberta xlm-roberta-xl xmod
         """.split(),
         BERT_LIKE,
     ),

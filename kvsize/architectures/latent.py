@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvsize.architectures.common import Adapter, attention_layer, layer_types, query_heads
+from kvsize.architectures.common import Adapter, attention_layer, inferred, layer_types, query_heads
 from kvsize.config import ConfigView
 from kvsize.errors import ConfigError
 from kvsize.geometry import Attention, Full, Heads, IndexKey, Latent, Layer, Sliding
@@ -48,7 +48,7 @@ def longcat_flash(cfg: ConfigView) -> tuple[Layer, ...]:
     """LongCat: two attention blocks in each layer. configuration_longcat_flash.py num_hidden_layers = 2 * num_layers"""
     given = cfg.raw.get("num_hidden_layers") is not None  # its setter runs last, and halves
     count = 2 * (cfg.layers() // 2) if given else 2 * cfg.layers("num_layers")
-    return (Layer((Attention(latent(cfg)),)),) * count
+    return tuple(attention_layer(cfg, kind, latent(cfg)) for kind in inferred(cfg, count))
 
 
 # -- with an indexer ---------------------------------------------------------------------------------------------------
