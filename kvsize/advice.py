@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kvsize.engines import engine_options
 from kvsize.errors import KvsizeError
-from kvsize.fit import LAYERWISE, Case, Outcome, evaluate, with_layout, with_option
+from kvsize.fit import LAYERWISE, Case, Outcome, judge, with_layout, with_option
 from kvsize.geometry import Attention, Latent, Sliding
 from kvsize.gpus import Gpu, GpuSet, table
 from kvsize.ranges import Range
@@ -37,7 +37,7 @@ NARROWER: dict[str, tuple[tuple[str, str], ...]] = {
 
 def advise(outcome: Outcome) -> list[Advice]:
     """The changes that make it fit, cheapest first; empty where it fits already or nothing helps."""
-    if outcome.answer is None or outcome.verdict == "fits":
+    if outcome.verdict in ("fits", "unknown"):
         return []
     found: list[Advice] = []
     for attempt in (_formats, _placement, _other_engine, _less, _larger_gpus, _more_ranks):
@@ -48,7 +48,7 @@ def advise(outcome: Outcome) -> list[Advice]:
 def tried(case: Case, what: str, flags: str, cost: str) -> Iterator[Advice]:
     """The change as advice, if it fits for certain."""
     try:
-        outcome = evaluate(case)
+        outcome = judge(case)
     except KvsizeError:
         return
     if outcome.verdict == "fits" and outcome.headroom is not None:
@@ -103,15 +103,15 @@ def _other_engine(outcome: Outcome) -> Iterator[Advice]:
 
 
 def _less(outcome: Outcome) -> Iterator[Advice]:
-    case, answer = outcome.case, outcome.answer
-    if answer is None:
+    case, capacity = outcome.case, outcome.capacity
+    if capacity is None:
         return
-    if 0 < answer.max_sequences < case.workload.sequences:
-        count = answer.max_sequences
+    if 0 < capacity.max_sequences < case.workload.sequences:
+        count = capacity.max_sequences
         fewer = replace(case, workload=replace(case.workload, sequences=count))
         yield from tried(fewer, f"{count:,} sequences at once", f"--batch {count}", "the others wait")
-    if 0 < answer.max_tokens < case.workload.tokens:
-        tokens = answer.max_tokens
+    if 0 < capacity.max_tokens < case.workload.tokens:
+        tokens = capacity.max_tokens
         shorter = replace(case, workload=replace(case.workload, tokens=tokens))
         yield from tried(shorter, f"requests of {tokens:,} tokens", f"--ctx {tokens}", "shorter contexts")
 

@@ -29,11 +29,11 @@ from kvsize.weights import UnknownWeights
 
 def fit_doc(files: ModelFiles, outcome: Outcome, advice: list[Advice], solved: dict[str, Any] | None) -> FitDoc:
     """The document of `kvsize fit`."""
-    case, size, found = outcome.case, outcome.size, outcome.answer
+    case, size, found = outcome.case, outcome.size, outcome.capacity
     workload = case.workload
     return FitDoc(
         schema="kvsize.fit/1",
-        verdict=found.verdict if found else "unknown",
+        verdict=outcome.verdict,
         reason=case.weights.reason if isinstance(case.weights, UnknownWeights) else None,
         model=model_doc(files, case.geometry),
         engine=EngineDoc(size.engine, size.version, size.cache, size.evidence, engine_settings(case.options)),

@@ -15,7 +15,7 @@ from kvsize.engines import CacheSize, Workload, load_engine
 from kvsize.errors import UnsupportedError
 from kvsize.geometry import Geometry
 from kvsize.gpus import GpuSet
-from kvsize.plan import Answer, Question, answer
+from kvsize.plan import Capacity, Question, Verdict, capacity, verdict
 from kvsize.ranges import Range
 from kvsize.shape import ModelShape
 from kvsize.weights import UnknownWeights, Weights, as_loaded
@@ -60,18 +60,14 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer on one rank. `budget`, `answer` and `headroom` are None where the weights are unknown."""
+    """What one rank answers. `budget` and `headroom` are None where the weights are unknown."""
 
     case: Case
     size: CacheSize
-    budget: Budget | None
-    answer: Answer | None
     need_bytes: int
-
-    @property
-    def verdict(self) -> str:
-        """fits, tight, does_not_fit, or unknown."""
-        return self.answer.verdict if self.answer else "unknown"
+    verdict: Verdict = "unknown"
+    budget: Budget | None = None
+    capacity: Capacity | None = None
 
     @property
     def headroom(self) -> Range | None:
@@ -81,28 +77,39 @@ class Outcome:
         return Range(self.budget.room.low - self.need_bytes, self.budget.room.high - self.need_bytes)
 
 
-def evaluate(case: Case) -> Outcome:
-    """Size the cache, draw up the budget, and decide.
+def judge(case: Case) -> Outcome:
+    """Size the cache, draw up the budget, and decide; how much more would fit is left open.
 
     Raises:
         UnsupportedError: the engine refuses this model, format or layout.
     """
-    per_replica = on_one_replica(case)
-    size = sized(case, case.workload.tokens, per_replica)
+    size = sized(case, case.workload.tokens, on_one_replica(case))
     need = needed(case, size)
     if isinstance(case.weights, UnknownWeights):
-        return Outcome(case, size, None, None, need)
+        return Outcome(case, size, need)
     share = weights_on_a_rank(case, case.weights)
-    question = Question(
+    asked = question(case, share)
+    return Outcome(case, size, need, verdict(asked), drawn(case, share, asked.tokens, asked.sequences))
+
+
+def evaluate(case: Case) -> Outcome:
+    """As judge, with the longest context and the most sequences (of all replicas) that fit for certain."""
+    outcome = judge(case)
+    if isinstance(case.weights, UnknownWeights):
+        return outcome
+    found = capacity(question(case, weights_on_a_rank(case, case.weights)))
+    return replace(outcome, capacity=replace(found, max_sequences=found.max_sequences * case.layout.data))
+
+
+def question(case: Case, share: Part) -> Question:
+    """What plan.py asks of one rank that holds this share of the weights."""
+    return Question(
         case.workload.tokens,
-        per_replica,
+        on_one_replica(case),
         holds=lambda tokens, sequences, left: holds(case, tokens, sequences, left),
         room=lambda tokens, sequences: drawn(case, share, tokens, sequences).room,
         max_tokens=case.geometry.max_tokens or 2**24,
     )
-    found = answer(question)
-    found = replace(found, max_sequences=found.max_sequences * case.layout.data)
-    return Outcome(case, size, drawn(case, share, case.workload.tokens, per_replica), found, need)
 
 
 def on_one_replica(case: Case) -> int:

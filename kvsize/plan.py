@@ -47,22 +47,24 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The verdict, the longest context at these sequences, and the most sequences at this context."""
+class Capacity:
+    """The longest context at these sequences, and the most sequences at this context: what fits for certain."""
 
-    verdict: Verdict
     max_tokens: int
     max_sequences: int
 
 
-def answer(question: Question) -> Answer:
-    """The verdict and both capacities, which count only what fits for certain."""
+def verdict(question: Question) -> Verdict:
+    """Whether it fits: for certain, only at the kind end of what is estimated, or not."""
     tokens, sequences = question.tokens, question.sequences
     if question.fits(tokens, sequences):
-        verdict: Verdict = "fits"
-    else:
-        verdict = "tight" if question.may_fit(tokens, sequences) else "does_not_fit"
-    return Answer(verdict, longest(question), most(question))
+        return "fits"
+    return "tight" if question.may_fit(tokens, sequences) else "does_not_fit"
+
+
+def capacity(question: Question) -> Capacity:
+    """Both capacities; many questions to the engine, where a verdict takes one or two."""
+    return Capacity(longest(question), most(question))
 
 
 def longest(question: Question) -> int:

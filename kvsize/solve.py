@@ -6,16 +6,20 @@ from dataclasses import replace
 
 from kvsize.advice import NARROWER
 from kvsize.errors import KvsizeError
-from kvsize.fit import LAYERWISE, Case, evaluate, with_layout, with_option
+from kvsize.fit import LAYERWISE, Case, question, weights_on_a_rank, with_layout, with_option
 from kvsize.gpus import Gpu, GpuSet, table
+from kvsize.weights import UnknownWeights
 
 COUNTS = (1, 2, 4, 8, 16)
 
 
 def fits(case: Case) -> bool:
-    """Whether it fits for certain; a layout that the engine refuses does not."""
+    """Whether it fits for certain, which is one question; a layout that the engine refuses does not."""
+    if isinstance(case.weights, UnknownWeights):
+        return False
     try:
-        return evaluate(case).verdict == "fits"
+        asked = question(case, weights_on_a_rank(case, case.weights))
+        return asked.fits(asked.tokens, asked.sequences)
     except KvsizeError:
         return False
 

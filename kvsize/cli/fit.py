@@ -251,7 +251,7 @@ def solution(solve: str | None, outcome: Outcome) -> dict[str, Any] | None:
     """What --solve asked for."""
     if solve is None:
         return None
-    found = outcome.answer
+    found = outcome.capacity
     if solve == "ctx":
         return {"ctx": found.max_tokens if found else None}
     if solve == "batch":

@@ -32,6 +32,12 @@ def test_sizing_prints_a_row_for_each_engine():
     assert [line for line in lines if line.startswith("transformers ") and line.endswith(" us")]
 
 
+def test_solving_prints_a_row_for_each_question():
+    lines = run("solving.py", "google/gemma-2-9b", "--gpu", "2xh100", "--repeat", "1").splitlines()
+    assert lines[0] == "google/gemma-2-9b on 2xh100 under vllm: 42 layers"
+    assert sum(line.startswith("--solve gpus ") and line.endswith(" ms") for line in lines) == 2
+
+
 def test_limits_are_ratios_to_a_bare_typer_command():
     times = {startup.PYTHON: 0.01, startup.TYPER: 0.2, "kvsize --version": 0.2, "kvsize MODEL --json": 0.27}
     assert startup.passed(times) == ["kvsize MODEL --json: 1.35x, at most 1.3x"]

@@ -56,7 +56,7 @@ def test_verdicts(model, gpu, tokens, verdict):
 @settings(max_examples=4, deadline=None)
 def test_one_token_or_sequence_more_does_not_fit(engine, tokens, sequences):
     asked = case("google/gemma-2-9b", "l40s", engine, tokens, sequences)
-    found = evaluate(asked).answer
+    found = evaluate(asked).capacity
     share = weights_on_a_rank(asked, asked.weights)
 
     def fits(tokens, sequences):
@@ -73,7 +73,7 @@ def test_one_token_or_sequence_more_does_not_fit(engine, tokens, sequences):
 
 def test_tight_is_only_the_kind_end():
     asked = case("meta-llama/Llama-3.1-8B", "h100", sequences=1)
-    most = evaluate(asked).answer.max_sequences
+    most = evaluate(asked).capacity.max_sequences
     verdicts = [
         evaluate(replace(asked, workload=replace(asked.workload, sequences=n))).verdict for n in range(most, most + 3)
     ]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvsize.plan import MAX_SEQUENCES, Question, answer, largest
+from kvsize.plan import MAX_SEQUENCES, Capacity, Question, capacity, largest, verdict
 from kvsize.ranges import Range
 
 
@@ -27,16 +27,16 @@ def question(tokens, sequences, low, high):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "verdict"), [(2000, 3000, "fits"), (1200, 2000, "tight"), (100, 1200, "does_not_fit")]
+    ("low", "high", "expected"), [(2000, 3000, "fits"), (1200, 2000, "tight"), (100, 1200, "does_not_fit")]
 )
-def test_the_verdict_is_kind_only_where_both_ends_are(low, high, verdict):
-    assert answer(question(100, 1, low, high)).verdict == verdict
+def test_the_verdict_is_kind_only_where_both_ends_are(low, high, expected):
+    assert verdict(question(100, 1, low, high)) == expected
 
 
 @given(st.integers(1, 3000), st.integers(1, 50), st.integers(200, 100_000))
 def test_one_more_token_or_sequence_does_not_fit(tokens, sequences, low):
     asked = question(tokens, sequences, low, low)
-    found = answer(asked)
+    found = capacity(asked)
     for value, fits in (
         (found.max_tokens, lambda n: asked.fits(n, sequences)),
         (found.max_sequences, lambda n: asked.fits(tokens, n)),
@@ -46,5 +46,6 @@ def test_one_more_token_or_sequence_does_not_fit(tokens, sequences, low):
 
 
 def test_nothing_fits_where_nothing_is_left():
-    found = answer(question(100, 1, -5, -1))
-    assert (found.verdict, found.max_tokens, found.max_sequences) == ("does_not_fit", 0, 0)
+    asked = question(100, 1, -5, -1)
+    assert verdict(asked) == "does_not_fit"
+    assert capacity(asked) == Capacity(0, 0)
