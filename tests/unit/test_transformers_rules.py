@@ -180,8 +180,16 @@ def test_a_sector_is_cut_into_blocks_of_either_kind():
     assert found.pool.request_blocks == 4 + 1  # 1,000 tokens in 4 blocks; 512 in 2 blocks of one sector
     assert found.total_bytes == 5 * 6 * page
     assert found.overhead_bytes == 1 * 2 * page  # the third block of that sector
-    three = engine.size(model(*[FULL] * 6, *[WINDOW] * 2), Workload(1000, 3), engine.Options(cache="paged"))
-    assert (three.total_bytes, three.overhead_bytes) == (3 * found.total_bytes, 3 * found.overhead_bytes)
+
+
+def test_requests_share_sectors():
+    """Three requests' six window blocks fill two sectors, where three were counted; seven take 28 + 5, not 35."""
+    options = engine.Options(cache="paged", num_blocks=25)
+    three = engine.size(model(*[FULL] * 6, *[WINDOW] * 2), Workload(1000, 3), options)
+    page = 256 * TOKEN
+    assert (three.total_bytes, three.overhead_bytes) == ((3 * 4 + 2) * 6 * page, 0)
+    assert three.pool.num_blocks == 34  # 25 blocks of 8 pages, in sectors of 6
+    assert (three.pool.max_concurrency, three.pool.tokens) == (7, 7000)
 
 
 def test_the_smallest_budget_that_holds_a_sector():

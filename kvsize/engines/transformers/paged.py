@@ -53,13 +53,23 @@ class Paged:
         """The least common multiple of all blocks, aligned."""
         return lcm(*(allocator.block_bytes for allocator in self.allocators), ALIGNMENT)
 
-    def sectors(self, allocator: Allocator, tokens: int) -> int:
-        """Sectors of one request's blocks of one type."""
-        return -(-allocator.blocks(tokens, self.page) // (self.sector_bytes // allocator.block_bytes))
+    def sectors(self, allocator: Allocator, tokens: int, requests: int) -> int:
+        """Sectors of the requests' blocks of one type, which share them."""
+        blocks = allocator.blocks(tokens, self.page) * requests
+        return -(-blocks // (self.sector_bytes // allocator.block_bytes))
 
-    def request_bytes(self, tokens: int) -> int:
-        """Bytes that one request takes out of the pool, whole sectors."""
-        return sum(self.sectors(allocator, tokens) for allocator in self.allocators) * self.sector_bytes
+    def request_bytes(self, tokens: int, requests: int = 1) -> int:
+        """Bytes that so many equal requests take out of the pool together, whole sectors."""
+        return sum(self.sectors(allocator, tokens, requests) for allocator in self.allocators) * self.sector_bytes
+
+    def requests(self, tokens: int, num_sectors: int) -> int:
+        """The most equal requests that so many sectors hold."""
+        low, high = 0, num_sectors * self.sector_bytes + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            fits = self.request_bytes(tokens, middle) <= num_sectors * self.sector_bytes
+            low, high = (middle, high) if fits else (low, middle)
+        return low
 
     def num_sectors(self, num_blocks: int) -> int:
         """`num_blocks` whole-model blocks, as sectors."""
@@ -180,11 +190,12 @@ def layer_bytes(paged: Paged, geometry: Geometry, tokens: int, sequences: int) -
 def padding(paged: Paged, tokens: int, sequences: int) -> Overhead:
     """What whole sectors add to the pages."""
     pages = sum(allocator.blocks(tokens, paged.page) * allocator.block_bytes for allocator in paged.allocators)
-    return Overhead("sectors that blocks do not fill", (paged.request_bytes(tokens) - pages) * sequences)
+    return Overhead("sectors that blocks do not fill", paged.request_bytes(tokens, sequences) - pages * sequences)
 
 
 def pool(paged: Paged, tokens: int, num_sectors: int) -> Pool:
-    """What a pool of that many sectors holds."""
+    """What a pool of that many sectors holds; requests share sectors, so it may hold more than a quotient says."""
+    most = paged.requests(tokens, num_sectors)
     request = paged.request_bytes(tokens) // paged.sector_bytes
     widest = max((paged.sector_bytes // allocator.block_bytes) * paged.page for allocator in paged.allocators)
     groups = tuple(
@@ -194,8 +205,8 @@ def pool(paged: Paged, tokens: int, num_sectors: int) -> Pool:
         num_blocks=num_sectors,
         block_size=widest,
         bytes_per_block=paged.sector_bytes,
-        tokens=num_sectors // request * tokens,
-        max_concurrency=num_sectors / request,
+        tokens=most * tokens,
+        max_concurrency=max(float(most), num_sectors / request),
         request_blocks=request,
         request_bytes=paged.request_bytes(tokens),
         groups=groups,
