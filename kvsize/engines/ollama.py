@@ -52,6 +52,8 @@ def size(geometry: Geometry, workload: Workload, options: Options) -> CacheSize:
     if workload.k_format != workload.v_format:
         raise UnsupportedError("OLLAMA_KV_CACHE_TYPE is one type for K and V", hint="llama.cpp itself can mix them.")
     asked = workload.sequences if options.n_parallel is None else options.n_parallel
+    if asked < 1:
+        raise UsageError("--parallel must be at least 1 for Ollama", got=str(asked))
     parallel = 1 if arch_of(geometry) in ONE_AT_A_TIME else asked
     wanted = workload.tokens if options.n_ctx is None else options.n_ctx
     if wanted < 1:
@@ -59,7 +61,7 @@ def size(geometry: Geometry, workload: Workload, options: Options) -> CacheSize:
     num_ctx = max(min(wanted, geometry.max_tokens or wanted), LEAST_CTX)
     batch = options.n_ubatch or _batch(num_ctx)
     settings = llamacpp.Options(
-        n_ctx=num_ctx * max(parallel, 1),
+        n_ctx=num_ctx * parallel,
         n_batch=batch,
         n_ubatch=batch,
         n_parallel=parallel,
@@ -68,7 +70,7 @@ def size(geometry: Geometry, workload: Workload, options: Options) -> CacheSize:
         n_gpu_layers=options.n_gpu_layers,
         version=LLAMA_CPP,
     )
-    inside = llamacpp.size(geometry, replace(workload, tokens=num_ctx, sequences=max(parallel, 1)), settings)
+    inside = llamacpp.size(geometry, replace(workload, tokens=num_ctx, sequences=parallel), settings)
     notes = (*_notes(asked, parallel, wanted, num_ctx, options), *inside.notes)
     jump = options.n_ubatch is None and _batch(num_ctx) != _batch(num_ctx + inside.step_tokens)
     step = -inside.step_tokens if jump else inside.step_tokens

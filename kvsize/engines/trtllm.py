@@ -235,13 +235,12 @@ def _stages(layers: int, stages: int) -> list[tuple[int, int]]:
 def _stage_blocks(cells: Sequence[Cell], budget: int, block: int) -> dict[int | None, int]:
     """Blocks of each window size's pool."""
     windows = list(dict.fromkeys(cell.window for cell in cells if cell.token))
-    share = budget // len(windows) if windows else 0
     plan = {}
     for window in windows:
         mine = [cell for cell in cells if cell.window == window]
         # the split by windows divides by elements alone, NVFP4's scales left out
         per_token = sum(cell.token if len(windows) == 1 else cell.divisor for cell in mine)
-        plan[window] = share // per_token // block
+        plan[window] = budget // len(windows) // per_token // block
     return plan
 
 

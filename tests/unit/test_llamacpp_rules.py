@@ -1,4 +1,4 @@
-"""llama.cpp and Ollama: contexts, types, refusals, placement, notes; and what each GGUF architecture's keys mean."""
+"""llama.cpp: contexts, types, refusals, placement, notes; and what each GGUF architecture's keys mean."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gguffile import LLAMA, gguf, metadata
 from kvsize.architectures import geometry
 from kvsize.architectures.gguf import GGUF
 from kvsize.cli import run
-from kvsize.engines import CacheSize, Workload, engine_options, llamacpp, ollama
+from kvsize.engines import CacheSize, Workload, llamacpp
 from kvsize.engines.llamacpp import archs, versions
 from kvsize.engines.llamacpp.context import context
 from kvsize.errors import ConfigError, UnknownArchitectureError, UnsupportedError, UsageError
@@ -613,65 +613,6 @@ def test_tables_name_architectures_that_exist():
         assert not names - set(GGUF)
     assert set(archs.ARCH_OF.values()) <= set(GGUF)
     assert not versions.KNOWN_THEN - set(GGUF)
-
-
-# -- Ollama ------------------------------------------------------------------------------------------------------------
-
-
-def of_ollama(found: Geometry, tokens: int = 4096, sequences: int = 1, **settings: object) -> CacheSize:
-    return ollama.size(found, Workload(tokens, sequences), ollama.Options(**settings))
-
-
-def test_ollama_gives_each_request_a_stream_of_num_ctx():
-    size = of_ollama(model(), 4000, 3)
-    assert size.total_bytes == 3 * 4096 * 4 * 256
-    assert (size.engine, size.version, size.evidence) == ("ollama", "2026-08-21", "derived")
-    assert of_ollama(model(), 4000, 3, n_parallel=2, n_ctx=2048).total_bytes == 2 * 2048 * 4 * 256
-
-
-def test_ollama_never_goes_beyond_the_training_context():
-    size = of_ollama(model(), 100_000)
-    assert size.total_bytes == 8192 * 4 * 256
-    assert any("cuts num_ctx to the 8,192 tokens" in note for note in size.notes)
-
-
-def test_ollamas_batches_widen_windows():
-    found = model("gemma3", context_length=131_072, attention__sliding_window=512)
-    cells = {tokens: of_ollama(found, tokens).total_bytes // (4 * 256) for tokens in (4096, 8192, 65_536)}
-    assert cells == {4096: 1024, 8192: 1536, 65_536: 2560}
-    assert of_ollama(found, 65_536, n_ubatch=512).total_bytes == 1024 * 4 * 256
-
-
-@pytest.mark.parametrize(("tokens", "step"), [(4096, -256), (4352, 256), (32_768, -256), (32_600, -256), (40_000, 256)])
-def test_the_slope_is_taken_on_this_side_of_a_jump(tokens, step):
-    found = model("gemma3", context_length=131_072, block_count=6, attention__sliding_window=512)
-    size = of_ollama(found, tokens)
-    assert size.step_tokens == step
-    near = of_ollama(found, tokens + step)
-    assert (near.total_bytes - size.total_bytes) // step == 256  # one full layer of two heads of 32, K and V
-
-
-def test_ollama_serves_some_models_one_at_a_time():
-    size = of_ollama(model("lfm2", shortconv__l_cache=3), 4096, 4)
-    assert size.total_bytes == 4096 * 4 * 256
-    assert any("one request at a time" in note for note in size.notes)
-
-
-def test_ollama_has_one_cache_type():
-    assert ollama.size(model(), Workload(4096, 1, "q8_0", "q8_0"), ollama.Options()).k_format == "q8_0"
-    with pytest.raises(UnsupportedError, match="one type"):
-        ollama.size(model(), Workload(4096, 1, "q8_0", "f16"), ollama.Options())
-    with pytest.raises(UnsupportedError, match="needs flash attention"):
-        ollama.size(model(), Workload(4096, 1, "q8_0", "q8_0"), ollama.Options(flash_attn="off"))
-
-
-def test_ollamas_own_refusals():
-    with pytest.raises(UnsupportedError, match="was not read"):
-        of_ollama(model(), version="0.1")
-    with pytest.raises(UsageError, match="at least 1"):
-        of_ollama(model(), n_ctx=0)
-    with pytest.raises(UsageError, match="--swa-full means nothing to ollama"):
-        engine_options("ollama", {"swa_full": True})
 
 
 def test_layers_keep_their_order():

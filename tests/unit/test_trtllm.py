@@ -168,6 +168,88 @@ def test_layers_without_a_cache_take_nothing():
     assert size.pool.num_blocks == GIB // TOKEN // 32
 
 
+# -- edges, worked out by hand ----------------------------------------------------------------------------------------
+
+
+def test_logical_bytes_are_those_of_the_tokens_in_reach():
+    size = answer(model(FULL, FULL), 5000, 3, max_attention_window="512,5000")
+    assert [(layer.logical, layer.held, layer.after_prefill) for layer in size.layers] == [
+        (3 * 512 * TOKEN, 3 * 17 * 32 * TOKEN, 3 * 17 * 32 * TOKEN),
+        (3 * 5000 * TOKEN, 3 * 157 * 32 * TOKEN, 3 * 157 * 32 * TOKEN),
+    ]
+
+
+def test_blocks_of_one_token():
+    assert answer(model(FULL), 1000, tokens_per_block=1).total_bytes == 1000 * TOKEN
+    with pytest.raises(UsageError, match="power of two"):
+        engine.Options(tokens_per_block=0)
+
+
+def test_two_ranks_of_attention_data_parallelism_keep_all_heads():
+    assert answer(model(FULL), 32, tensor_parallel_size=2, data_parallel_size=2).total_bytes == 32 * TOKEN
+
+
+@pytest.mark.parametrize(("window", "blocks"), [("1", 2), (str(2**40 - 1), 32)])
+def test_the_least_and_the_largest_window(window, blocks):
+    assert answer(model(FULL), 1000, max_attention_window=window).total_bytes == blocks * 32 * TOKEN
+
+
+def test_windows_of_2_to_the_40_tokens_are_refused():
+    with pytest.raises(UsageError, match="4096,131072"):
+        answer(model(FULL), 1000, max_attention_window=str(2**40))
+
+
+def test_the_pool_is_that_of_the_tightest_stage():
+    """Halves of the memory: over 3 layers and 1 on the first stage, over 2 and 2 on the second."""
+    size = answer(
+        model(*[FULL] * 8),
+        5000,
+        kv_memory=GIB,
+        pipeline_parallel_size=2,
+        max_attention_window="5000,5000,5000,512,5000,5000,512,512",
+    )
+    assert size.pool is not None
+    assert size.pool.num_blocks == GIB // 2 // (3 * TOKEN) // 32
+
+
+def test_a_group_s_page_and_the_longer_request():
+    size = answer(model(WINDOW, WINDOW, FULL), 5000, kv_memory=GIB, max_attention_window="512,512,5000")
+    assert size.pool is not None
+    assert [(group.page_bytes, group.request_blocks) for group in size.pool.groups] == [
+        (2 * 32 * TOKEN, 17),
+        (32 * TOKEN, 157),
+    ]
+    assert size.pool.request_blocks == 157
+    assert size.pool.bytes_per_block == 3 * 32 * TOKEN
+
+
+def test_even_stages_have_no_layer_left_over():
+    size = answer(model(*[FULL] * 6), kv_memory=GIB, pipeline_parallel_size=2)
+    assert size.pool is not None
+    assert size.pool.num_blocks == GIB // (3 * TOKEN) // 32
+
+
+NOTES = {
+    "a request that just fits": (model(FULL), {"kv_memory": 32 * 32 * TOKEN}, "not one such request fits", False),
+    "a block too few": (model(FULL), {"kv_memory": 31 * 32 * TOKEN}, "not one such request fits", True),
+    "one pool": (model(FULL), {"kv_memory": GIB}, "full attention:", False),
+    "no windows": (model(FULL), {}, "windows are kept in full", False),
+    "windows": (model(FULL, WINDOW), {}, "windows are kept in full", True),
+    "windows listed": (model(FULL, WINDOW), {"max_attention_window": "512"}, "windows are kept in full", False),
+    "one stage": (model(FULL, FULL), {}, "all stages", False),
+    "two stages": (model(FULL, FULL), {"pipeline_parallel_size": 2}, "all stages", True),
+}
+
+
+@pytest.mark.parametrize("case", NOTES)
+def test_notes(case):
+    geometry, options, words, said = NOTES[case]
+    assert any(words in note for note in answer(geometry, **options).notes) == said
+
+
+# -- properties --------------------------------------------------------------------------------------------------------
+
+
 @given(tokens=st.integers(1, 100_000), block=st.sampled_from([16, 32, 64, 128]))
 def test_a_request_grows_in_whole_blocks(tokens, block):
     here = answer(model(FULL), tokens, tokens_per_block=block)
