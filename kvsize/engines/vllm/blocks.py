@@ -22,22 +22,17 @@ FA4_FP8_HEAD, FA4_FP8_BLOCK = 512, 64  # flash_attn.py _get_sm90_fa4_fp8_kv_bloc
 
 
 def with_blocks(caches: tuple[Cache, ...], geometry: Geometry, setup: Setup) -> tuple[Cache, ...]:
-    """The caches with their block sizes, and recurrent pages filled up to the attention page.
+    """The caches with their block sizes; recurrent pages are filled up when pages are brought to one size.
 
     Raises:
         UnsupportedError: no kernel takes the --block-size.
     """
     block = _attention_block(caches, geometry, setup)
-    attention = [cache.spec.token_bytes for cache in caches if cache.spec.kind != "states"]
-    page = block * max(attention, default=0) if attention else None
-    return tuple(_with_block(cache, block, page, setup) for cache in caches)
-
-
-def _with_block(cache: Cache, block: int, page: int | None, setup: Setup) -> Cache:
-    if cache.spec.kind != "states":
-        return replace(cache, spec=replace(cache.spec, block_size=block))
-    tokens = block if setup.prefix_caching else setup.max_model_len
-    return replace(cache, spec=replace(cache.spec, block_size=tokens, padded=page))
+    of_states = block if setup.prefix_caching else setup.max_model_len
+    return tuple(
+        replace(cache, spec=replace(cache.spec, block_size=of_states if cache.spec.kind == "states" else block))
+        for cache in caches
+    )
 
 
 def _attention_block(caches: tuple[Cache, ...], geometry: Geometry, setup: Setup) -> int:
@@ -63,11 +58,11 @@ def kernel_block(geometry: Geometry, setup: Setup) -> int:
     """The smallest block of the attention kernels that vLLM chooses when the block size is left to it."""
     if sparse := _sparse_block(geometry):
         return sparse
-    major, quantised = setup.device[0], setup.kv.name.startswith("fp8")
+    major, quantised = setup.device, setup.kv.name.startswith("fp8")
     if latents(geometry):
         return 32 if major == 10 else 64 if major == 9 and quantised else KERNEL_BLOCK
     entries = [s.entry for layer in geometry.layers for s in layer.stores if isinstance(s, Attention)]
-    widest = max((entry.k_dim for entry in entries if isinstance(entry, Heads)), default=0)
+    widest = max((entry.k_dim for entry in entries if isinstance(entry, Heads)), default=None)
     if major == 9 and setup.kv.name in ("fp8", "fp8_e4m3") and widest == FA4_FP8_HEAD:
         return FA4_FP8_BLOCK
     return KERNEL_BLOCK
@@ -100,5 +95,5 @@ def _hybrid_block(
 
 
 def _gdn_checkpoints(caches: tuple[Cache, ...]) -> bool:
-    kinds = [cache.spec for cache in caches if cache.spec.kind == "states"]
-    return all(spec.checkpoint and spec.shape[0] == "gated_delta" for spec in kinds)
+    first = next(cache.spec for cache in caches if cache.spec.kind == "states")  # a model has one rule for its states
+    return first.checkpoint and first.shape[0] == "gated_delta"

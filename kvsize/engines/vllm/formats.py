@@ -15,9 +15,9 @@ from kvsize.errors import UnsupportedError
 from kvsize.formats import canonical
 from kvsize.geometry import Geometry
 
-Capability: TypeAlias = tuple[int, int]
-HOPPER: Capability = (9, 0)
-BLACKWELL: Capability = (10, 0)
+# Major compute capabilities: no rule here looks at the minor one.
+HOPPER = 9
+BLACKWELL = 10
 
 # One token of one KV head, from the widths of K and V. One token of a latent, from its width.
 OfHead: TypeAlias = Callable[[int, int], int]
@@ -116,8 +116,8 @@ def model_dtype(geometry: Geometry) -> str:
     return "float16" if geometry.model_type in ENCODER_ONLY else "bfloat16"
 
 
-def capability(text: str | None, kv_format: str) -> Capability:
-    """The GPU's compute capability: as given, else Hopper's, else the first that can run the format.
+def capability(text: str | None, kv_format: str) -> int:
+    """The GPU's major compute capability: as given, else Hopper's, else the first that can run the format.
 
     Raises:
         UnsupportedError: no number such as 9.0.
@@ -130,7 +130,7 @@ def capability(text: str | None, kv_format: str) -> Capability:
         raise UnsupportedError(
             "--device-capability takes an NVIDIA compute capability", got=text[:20], hint="H100: 9.0, B200: 10.0."
         )
-    return int(major), int(minor or 0)
+    return int(major)
 
 
 def name_of(text: str) -> str:
@@ -139,7 +139,7 @@ def name_of(text: str) -> str:
     return canonical(lowered) if canonical(lowered) in ("bfloat16", "float16", "float32") else lowered
 
 
-def find(name: str, device: Capability) -> KvFormat:
+def find(name: str, device: int) -> KvFormat:
     """The format of that name.
 
     Raises:
@@ -152,8 +152,6 @@ def find(name: str, device: Capability) -> KvFormat:
         raise UnsupportedError(
             "vLLM does not know this --kv-cache-dtype", got=name[:40], hint="Known: auto, " + ", ".join(KV_FORMATS)
         )
-    if found.blackwell and device[0] != BLACKWELL[0]:
-        raise UnsupportedError(
-            f"vLLM's {name} cache needs compute capability 10.x", got=f"{device[0]}.{device[1]}", hint="Use fp8."
-        )
+    if found.blackwell and device != BLACKWELL:
+        raise UnsupportedError(f"vLLM's {name} cache needs compute capability 10.x", got=f"{device}.x", hint="Use fp8.")
     return found

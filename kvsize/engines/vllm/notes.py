@@ -8,7 +8,7 @@ from kvsize.engines.vllm import models
 from kvsize.engines.vllm.groups import CacheGroup
 from kvsize.engines.vllm.plan import Plan, request_blocks
 from kvsize.engines.vllm.setup import Setup
-from kvsize.geometry import Attention, Geometry, Heads
+from kvsize.geometry import Attention, Chunked, Geometry, Heads, Sliding
 
 
 def notes(geometry: Geometry, plan: Plan, setup: Setup, tokens: int) -> tuple[str, ...]:
@@ -19,7 +19,7 @@ def notes(geometry: Geometry, plan: Plan, setup: Setup, tokens: int) -> tuple[st
     return (
         *_ranks(geometry, plan, setup),
         *_slots(plan),
-        *_windows(plan, setup, tokens),
+        *_windows(geometry, plan, setup, tokens),
         *_states(plan, setup, tokens),
         *_formats(plan, setup),
         *_printed(plan, setup),
@@ -62,7 +62,7 @@ def _first(plan: Plan, *kinds: str) -> CacheGroup | None:
     return next((group for group in plan.groups if group.spec.kind in kinds), None)
 
 
-def _windows(plan: Plan, setup: Setup, tokens: int) -> Iterator[str]:
+def _windows(geometry: Geometry, plan: Plan, setup: Setup, tokens: int) -> Iterator[str]:
     group = _first(plan, "sliding", "chunked")
     if group is not None:
         kept = request_blocks(group, tokens, setup) * group.spec.block_size
@@ -70,7 +70,12 @@ def _windows(plan: Plan, setup: Setup, tokens: int) -> Iterator[str]:
             f"a window of {group.spec.reach:,} tokens is given up to {setup.in_flight_tokens:,} more, for those of the "
             f"steps in flight (--max-num-batched-tokens {setup.batch_tokens:,}): room for {kept:,} tokens a request"
         )
-    if not setup.hybrid_manager and any(cache.spec.kind == "full" for g in plan.groups for cache in g.caches):
+    spans = [s.span for layer in geometry.layers for s in layer.stores if isinstance(s, Attention)]
+    if (
+        _first(plan, "full", "mla") is not None
+        and group is None
+        and any(isinstance(s, Sliding | Chunked) for s in spans)
+    ):
         yield "without the hybrid KV cache manager, layers with windows beside full attention are charged in full"
     cross = _first(plan, "cross")
     if cross is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kvsize.engines import Workload
 from kvsize.engines.vllm import models
-from kvsize.engines.vllm.formats import KV_FORMATS, Capability, KvFormat, capability, find, model_dtype, name_of
+from kvsize.engines.vllm.formats import KV_FORMATS, KvFormat, capability, find, model_dtype, name_of
 from kvsize.engines.vllm.versions import VERSION, Release, release
 from kvsize.errors import UnsupportedError, UsageError
 from kvsize.geometry import Attention, Encoder, Geometry, Latent, Recurrent
@@ -63,10 +63,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Everything that the planning reads. `kv` is the cache's format, `dense` the model's own dtype as one."""
+    """Everything that the planning reads. `device` is a major compute capability, `kv` the cache's format,
+    `dense` the model's own dtype as one."""
 
     rules: Release
-    device: Capability
+    device: int
     kv: KvFormat
     dense: KvFormat
     kv_source: str
@@ -122,11 +123,11 @@ def resolve(geometry: Geometry, workload: Workload, options: Options) -> Setup:
     )
 
 
-def default_batch_tokens(rules: Release, device: Capability) -> int:
+def default_batch_tokens(rules: Release, device: int) -> int:
     """`vllm serve`'s own --max-num-batched-tokens. engine/arg_utils.py: by GPU memory, here that of the usual GPUs."""
-    if device[0] == 10:
+    if device == 10:
         return 16384 if rules.large_gpu_batch else 8192  # 160 GiB and up
-    return 8192 if device[0] == 9 else 2048  # 70 GiB and up, or smaller (and any A100)
+    return 8192 if device == 9 else 2048  # 70 GiB and up, or smaller (and any A100)
 
 
 def _batches_in_flight(rules: Release, options: Options) -> int:
@@ -148,7 +149,7 @@ def _prefix_caching(geometry: Geometry, rules: Release, options: Options) -> boo
     return rules.hybrid_prefix_caching and not all(recurrent) if any(recurrent) else True
 
 
-def _kv_format(geometry: Geometry, workload: Workload, given_device: str | None) -> tuple[Capability, KvFormat, str]:
+def _kv_format(geometry: Geometry, workload: Workload, given_device: str | None) -> tuple[int, KvFormat, str]:
     if workload.k_format != workload.v_format:
         raise UnsupportedError("vLLM keeps K and V in one format", hint="llama.cpp can mix formats.")
     name, source = name_of(workload.k_format), "given"
@@ -168,9 +169,9 @@ def _kv_format(geometry: Geometry, workload: Workload, given_device: str | None)
     return device, kv, source
 
 
-def _auto(geometry: Geometry, device: Capability) -> tuple[str, str]:
+def _auto(geometry: Geometry, device: int) -> tuple[str, str]:
     """The model's dtype; models/config.py GlmMoeDsaForCausalLM has a default of its own."""
-    if geometry.model_type == "glm_moe_dsa" and device[0] == 10:
+    if geometry.model_type == "glm_moe_dsa" and device == 10:
         return "fp8_e4m3", "vLLM's default for GLM's sparse attention on compute capability 10"
     dtype = model_dtype(geometry)
     return (
@@ -179,11 +180,11 @@ def _auto(geometry: Geometry, device: Capability) -> tuple[str, str]:
     )
 
 
-def _indexed_name(name: str, source: str, device: Capability) -> str:
+def _indexed_name(name: str, source: str, device: int) -> str:
     """mla_attention.py _canonicalize_sparse_mla_kv_cache_dtype, with the backend that platforms/cuda.py picks."""
-    if device[0] == 9 and name == "fp8":
+    if device == 9 and name == "fp8":
         return "fp8_ds_mla"
-    if device[0] == 12 and (name in ("fp8", "fp8_e4m3") or source != "given"):
+    if device == 12 and (name in ("fp8", "fp8_e4m3") or source != "given"):
         return "fp8_ds_mla"
     return name
 

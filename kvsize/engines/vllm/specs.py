@@ -118,7 +118,7 @@ def _format(index: int, geometry: Geometry, setup: Setup) -> KvFormat:
     """The layer's format: TurboQuant leaves the outermost layers of a model without recurrent layers alone."""
     if not setup.kv.packed or recurrent(geometry):
         return setup.kv
-    if setup.device[0] == 10:
+    if setup.device == 10:
         raise UnsupportedError(
             f"vLLM finds no cache layout for {setup.kv.name} beside plain layers on compute capability 10.x",
             hint="Use nvfp4 or fp8.",
@@ -253,7 +253,7 @@ def _checkpoint(rule: models.StateRule, setup: Setup) -> bool:
         case "mamba2":
             return setup.rules.mamba2_checkpoint
         case "gdn" | "kda":  # with prefill kernels of Hopper and Blackwell (FlashInfer, FlashKDA)
-            return setup.rules.gdn_checkpoint and setup.device[0] in (9, 10, 12)
+            return setup.rules.gdn_checkpoint and setup.device in (9, 10, 12)
         case _ as never:
             assert_never(never)
 
