@@ -51,7 +51,7 @@ def fit_doc(files: ModelFiles, outcome: Outcome, advice: list[Advice], solved: d
         solved=solved,
         advice=[AdviceDoc(a.what, a.flags, _range(a.headroom), a.cost) for a in advice],
         assumptions=assumptions(outcome),
-        notes=[*case.geometry.notes, *size.notes, *_weight_notes(case)],
+        notes=[*_spread_note(outcome), *case.geometry.notes, *size.notes, *_weight_notes(case)],
     )
 
 
@@ -61,6 +61,18 @@ def assumptions(outcome: Outcome) -> list[str]:
     if outcome.budget is not None:
         lines += [f"{p.name.replace('_', ' ')}: {p.why}" for p in outcome.budget.parts if p.evidence != "exact"]
     return lines
+
+
+def _spread_note(outcome: Outcome) -> tuple[str, ...]:
+    """Where layers lie, if not all of them on one GPU."""
+    held = [share.layers for share in outcome.shares if share.layers is not None]
+    count = len(outcome.size.layers)
+    if len(held) < 2 and (not held or held[0].start == 0):
+        return ()
+    spans = [f"{own.start} to {min(own.stop, count) - 1}" if own.start < count and own else "none" for own in held]
+    hosted = f"; layers 0 to {held[0].start - 1} and their cache stay in host memory" if held[0].start else ""
+    which = "layers on each GPU" if len(held) > 1 else "layers on the GPU"
+    return (f"{which}: {', '.join(spans)}; the output on the last{hosted}",)
 
 
 def _weight_notes(case: Case) -> tuple[str, ...]:

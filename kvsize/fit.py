@@ -12,19 +12,21 @@ from typing import Any
 
 from kvsize.budget import Budget, Launch, Machine, Part, budget
 from kvsize.engines import CacheSize, Workload, load_engine
-from kvsize.errors import UnsupportedError
+from kvsize.errors import KvsizeError, UnsupportedError
 from kvsize.geometry import Geometry
 from kvsize.gpus import GpuSet
 from kvsize.plan import Capacity, Question, Verdict, capacity, verdict
-from kvsize.ranges import Range
+from kvsize.ranges import Range, exactly
 from kvsize.shape import ModelShape
+from kvsize.spread import Share, fullest, need, part_of, shares
 from kvsize.weights import UnknownWeights, Weights, as_loaded
 from kvsize.weights.ranks import beside, per_rank
 
 # Engines that cut a budget into blocks beforehand, and can be asked what it holds.
 POOLED = ("vllm", "sglang", "trtllm")
-# Engines that take several GPUs as one large device, layer by layer.
+# Engines that spread whole layers over GPUs; MLX runs on one.
 LAYERWISE = ("llama.cpp", "ollama", "transformers", "mlx")
+WHOLE = Share(Part("weights", exactly(0), "assumed", "unknown"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +62,13 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one rank answers. `budget` and `headroom` are None where the weights are unknown."""
+    """What one rank answers: the fullest. `budget` and `headroom` are None where the weights are unknown."""
 
     case: Case
     size: CacheSize
     need_bytes: int
     verdict: Verdict = "unknown"
+    shares: tuple[Share, ...] = ()
     budget: Budget | None = None
     capacity: Capacity | None = None
 
@@ -83,31 +86,45 @@ def judge(case: Case) -> Outcome:
     Raises:
         UnsupportedError: the engine refuses this model, format or layout.
     """
-    size = sized(case, case.workload.tokens, on_one_replica(case))
-    need = needed(case, size)
+    tokens, sequences = case.workload.tokens, on_one_replica(case)
+    size = sized(case, tokens, sequences)
     if isinstance(case.weights, UnknownWeights):
-        return Outcome(case, size, need)
-    share = weights_on_a_rank(case, case.weights)
-    asked = question(case, share)
-    return Outcome(case, size, need, verdict(asked), drawn(case, share, asked.tokens, asked.sequences))
+        return Outcome(case, size, need(size, WHOLE, at_peak=at_peak(case)))
+    held = shares_of(case, case.weights)
+    share = fullest(size, held, at_peak=at_peak(case))
+    budget = drawn(case, share, size, tokens * sequences)
+    return Outcome(
+        case, size, need(size, share, at_peak=at_peak(case)), verdict(question(case, held)), shares=held, budget=budget
+    )
 
 
 def evaluate(case: Case) -> Outcome:
     """As judge, with the longest context and the most sequences (of all replicas) that fit for certain."""
     outcome = judge(case)
-    if isinstance(case.weights, UnknownWeights):
+    if not outcome.shares:
         return outcome
-    found = capacity(question(case, weights_on_a_rank(case, case.weights)))
+    found = capacity(question(case, outcome.shares))
     return replace(outcome, capacity=replace(found, max_sequences=found.max_sequences * case.layout.data))
 
 
-def question(case: Case, share: Part) -> Question:
-    """What plan.py asks of one rank that holds this share of the weights."""
+def surely_fits(case: Case) -> bool:
+    """Whether it fits for certain, which is one question; a layout that the engine refuses does not."""
+    if isinstance(case.weights, UnknownWeights):
+        return False
+    try:
+        asked = question(case, shares_of(case, case.weights))
+        return asked.fits(asked.tokens, asked.sequences)
+    except KvsizeError:
+        return False
+
+
+def question(case: Case, held: tuple[Share, ...]) -> Question:
+    """What plan.py asks of a rank, or of GPUs that hold these shares."""
     return Question(
         case.workload.tokens,
         on_one_replica(case),
-        holds=lambda tokens, sequences, left: holds(case, tokens, sequences, left),
-        room=lambda tokens, sequences: drawn(case, share, tokens, sequences).room,
+        fits=lambda tokens, sequences: holds(case, held, tokens, sequences, kind=False),
+        may_fit=lambda tokens, sequences: holds(case, held, tokens, sequences, kind=True),
         max_tokens=case.geometry.max_tokens or 2**24,
     )
 
@@ -120,43 +137,54 @@ def on_one_replica(case: Case) -> int:
 def sized(case: Case, tokens: int, sequences: int, cache_bytes: int | None = None) -> CacheSize:
     """The engine's own answer on one rank; with `cache_bytes`, also what a pool of that size holds."""
     options = case.options
-    if cache_bytes is not None and case.engine in POOLED:
+    if cache_bytes is not None:
         options = replace(options, kv_memory=cache_bytes)
     workload = replace(case.workload, tokens=tokens, sequences=sequences)
     return load_engine(case.engine).size(case.geometry, workload, options)
 
 
-def needed(case: Case, size: CacheSize) -> int:
-    """Bytes on the device: the peak where the cache grows with each token, else what is set aside."""
-    return (size.peak_bytes if case.engine == "transformers" else size.total_bytes) - size.host_bytes
+def at_peak(case: Case) -> bool:
+    """Whether the cache is not set aside beforehand, so that what is held at most decides."""
+    return case.engine == "transformers"
 
 
-def holds(case: Case, tokens: int, sequences: int, cache_bytes: int) -> bool:
-    """Whether the engine keeps that many requests in that many bytes."""
+def holds(case: Case, held: tuple[Share, ...], tokens: int, sequences: int, *, kind: bool) -> bool:
+    """Whether the engine keeps that many requests, at the kind or at the unkind end of what is estimated."""
     try:
-        size = sized(case, tokens, sequences, cache_bytes)
+        if case.engine in POOLED:
+            return _pooled(case, held[0], tokens, sequences, kind=kind)
+        size = sized(case, tokens, sequences)
     except UnsupportedError:  # too little to start with, or a longer request than it serves
         return False
-    if size.pool is None:
-        return needed(case, size) <= cache_bytes
-    return size.pool.max_concurrency >= sequences
+    share = fullest(size, held, at_peak=at_peak(case))
+    room = drawn(case, share, size, tokens * sequences).room
+    return need(size, share, at_peak=at_peak(case)) <= (room.high if kind else room.low)
 
 
-def weights_on_a_rank(case: Case, weights: Weights) -> Part:
-    """Weights of the fullest rank. Layer-wise engines spread them over all GPUs, which count as one device.
+def _pooled(case: Case, share: Share, tokens: int, sequences: int, *, kind: bool) -> bool:
+    room = drawn(case, share, None, tokens * sequences).room
+    left = room.high if kind else room.low
+    if left <= 0:
+        return False
+    pool = sized(case, tokens, sequences, left).pool
+    return pool is not None and pool.max_concurrency >= sequences
+
+
+def shares_of(case: Case, weights: Weights) -> tuple[Share, ...]:
+    """Weights of the fullest rank; of each GPU, where an engine spreads layers.
 
     Servers load 32-bit checkpoints as 16 bits, and hold more beside the weights of a checkpoint.
     """
-    layout = case.layout
+    layout, geometry = case.layout, case.geometry
     if case.engine in LAYERWISE:
-        share = Range(weights.total_bytes, weights.total_bytes)
-    else:
-        weights = as_loaded(weights, case.config, served_dtype(case.geometry.dtype))
-        share = per_rank(weights, case.config, tp=layout.tensor, pp=layout.pipeline, ep=layout.expert)
-        if weights.evidence != "assumed":
-            share += beside(case.config, share.high)
-    known = share.width == 0 and weights.evidence == "exact"
-    return Part("weights", share, "exact" if known else weights.evidence, weights.source)
+        layers = len(geometry.layers), len(geometry.drafts)
+        offloaded = getattr(case.options, "n_gpu_layers", None)
+        return shares(case.engine, weights, case.config, layers, case.gpus.count, offloaded)
+    loaded = as_loaded(weights, case.config, served_dtype(geometry.dtype))
+    share = per_rank(loaded, case.config, tp=layout.tensor, pp=layout.pipeline, ep=layout.expert)
+    if weights.evidence != "assumed":
+        share += beside(case.config, share.high)
+    return (Share(part_of(weights, share)),)
 
 
 def served_dtype(stated: str | None) -> str:
@@ -164,20 +192,21 @@ def served_dtype(stated: str | None) -> str:
     return stated if stated in ("bfloat16", "float16") else "bfloat16"
 
 
-def drawn(case: Case, weights: Part, tokens: int, sequences: int) -> Budget:
-    """The engine's budget for that many requests of that length."""
+def drawn(case: Case, share: Share, size: CacheSize | None, prefilled: int) -> Budget:
+    """The engine's budget of one GPU; `prefilled` tokens pass through transformers at once."""
     gpu = case.gpus.gpu
-    devices = case.gpus.count if case.engine in LAYERWISE else 1
     machine = Machine(
-        Range(gpu.usable.low * devices, gpu.usable.high * devices),
-        free=None if gpu.free_bytes is None else gpu.free_bytes * devices,
+        gpu.usable,
+        free=gpu.free_bytes,
         unified=gpu.kind in ("unified", "jetson"),
-        a100="a100" in gpu.key.lower(),
+        a100="a100" in f"{gpu.key} {gpu.name}".lower(),
     )
     launch = case.launch
     if case.engine == "transformers" and launch.max_num_batched_tokens is None:
-        launch = replace(launch, max_num_batched_tokens=tokens * sequences)
-    return budget(case.engine, case.shape, machine, weights, launch)
+        launch = replace(launch, max_num_batched_tokens=prefilled)
+    if size is not None and size.scratch is not None:
+        launch = replace(launch, scratch=size.scratch, devices=case.gpus.count)
+    return budget(case.engine, case.shape, machine, share.weights, launch)
 
 
 def with_option(case: Case, **changes: Any) -> Case:

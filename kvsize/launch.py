@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 
 from kvsize.errors import UnsupportedError
 from kvsize.fit import Case, Outcome
@@ -11,8 +13,8 @@ from kvsize.fit import Case, Outcome
 Words = list[str]
 
 
-def script(target: str, model: str, outcome: Outcome) -> str:
-    """The text that --emit prints, ending in a newline.
+def script(target: str, model: str, outcome: Outcome, question: Words) -> str:
+    """The text that --emit prints, ending in a newline; `question` are the words that ask kvsize the same again.
 
     Raises:
         UnsupportedError: the plan was made for another engine than the command is for.
@@ -25,60 +27,111 @@ def script(target: str, model: str, outcome: Outcome) -> str:
                 hint=f"Plan with --engine {target}.",
             )
         return wrapped(COMMANDS[target](model, case))
-    return DOCUMENTS[target](model, case)
+    return DOCUMENTS[target](question, case)
+
+
+# engine -> its Options field -> its own flag; what differs from the default is said in the command
+SETTINGS: Mapping[str, Mapping[str, str]] = {
+    "vllm": {
+        "decode_context_parallel_size": "--decode-context-parallel-size",
+        "block_size": "--block-size",
+        "max_num_batched_tokens": "--max-num-batched-tokens",
+        "enable_prefix_caching": "--enable-prefix-caching",
+        "async_scheduling": "--async-scheduling",
+        "disable_hybrid_kv_cache_manager": "--disable-hybrid-kv-cache-manager",
+        "mamba_cache_dtype": "--mamba-cache-dtype",
+        "mamba_ssm_cache_dtype": "--mamba-ssm-cache-dtype",
+    },
+    "sglang": {
+        "page_size": "--page-size",
+        "swa_full_tokens_ratio": "--swa-full-tokens-ratio",
+        "mamba_full_memory_ratio": "--mamba-full-memory-ratio",
+        "max_mamba_cache_size": "--max-mamba-cache-size",
+        "max_total_tokens": "--max-total-tokens",
+        "chunked_prefill_size": "--chunked-prefill-size",
+        "disable_radix_cache": "--disable-radix-cache",
+        "mamba_radix_cache_strategy": "--mamba-radix-cache-strategy",
+        "mamba_ssm_cache_dtype": "--mamba-ssm-dtype",
+        "dsa_decode_backend": "--dsa-decode-backend",
+    },
+    "llama.cpp": {
+        "n_batch": "--batch-size",
+        "n_ubatch": "--ubatch-size",
+        "kv_unified": "--kv-unified",
+        "flash_attn": "--flash-attn",
+        "cache_type_k": "--cache-type-k",
+        "cache_type_v": "--cache-type-v",
+        "swa_full": "--swa-full",
+        "kv_offload": "--kv-offload",
+        "num_speculative_tokens": "--spec-draft-n-max",
+    },
+    "trtllm": {},
+}
+# Said another way in each command, or of no matter to it.
+ELSEWHERE = {
+    *("version", "kv_memory", "device_capability", "max_model_len", "n_ctx", "n_parallel", "n_gpu_layers"),
+    *("tensor_parallel_size", "pipeline_parallel_size", "max_running_requests"),
+}
 
 
 def vllm(model: str, case: Case) -> Words:
     """`vllm serve` with every setting of the plan."""
-    words = ["vllm", "serve", model, "--max-model-len", str(case.workload.tokens)]
+    longest = getattr(case.options, "max_model_len", None) or case.workload.tokens
+    words = ["vllm", "serve", model, "--max-model-len", str(longest)]
     words += ["--max-num-seqs", str(case.launch.max_num_seqs or max(case.workload.sequences, 1))]
     words += _layout(case, "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size")
+    if case.layout.expert > 1:
+        words.append("--enable-expert-parallel")
     words += _format(case, "--kv-cache-dtype")
-    words += _given(
-        {
-            "--gpu-memory-utilization": case.launch.gpu_memory_utilization,
-            "--max-num-batched-tokens": case.launch.max_num_batched_tokens,
-            "--decode-context-parallel-size": _beyond_one(case, "decode_context_parallel_size"),
-            "--block-size": getattr(case.options, "block_size", None),
-        }
-    )
-    words += _switch(case, "enable_prefix_caching", "--enable-prefix-caching")
-    if getattr(case.options, "disable_hybrid_kv_cache_manager", False):
-        words.append("--disable-hybrid-kv-cache-manager")
+    words += _given({"--gpu-memory-utilization": case.launch.gpu_memory_utilization})
+    drafted = getattr(case.options, "num_speculative_tokens", 0)
+    if drafted:
+        plan = {"method": case.options.speculative_method, "num_speculative_tokens": drafted}
+        words += ["--speculative-config", json.dumps(plan)]
+    words += _settings(case, said=("num_speculative_tokens", "speculative_method"))
     return [*words, "--enforce-eager"] if case.launch.enforce_eager else words
 
 
 def sglang(model: str, case: Case) -> Words:
     """`python -m sglang.launch_server` with every setting of the plan."""
+    running = getattr(case.options, "max_running_requests", None) or case.workload.sequences
     words = ["python", "-m", "sglang.launch_server", "--model-path", model]
-    words += ["--context-length", str(case.workload.tokens), "--max-running-requests", str(case.workload.sequences)]
-    words += _layout(case, "--tp-size", "--pp-size", "--dp-size")
+    words += ["--context-length", str(getattr(case.options, "max_model_len", None) or case.workload.tokens)]
+    words += ["--max-running-requests", str(running), *_layout(case, "--tp-size", "--pp-size", "--dp-size")]
+    groups = getattr(case.options, "data_parallel_size", 1)
+    if groups > 1:
+        words += ["--dp-size", str(groups), "--enable-dp-attention"]
+    words += ["--ep-size", str(case.layout.expert)] if case.layout.expert > 1 else []
     words += _format(case, "--kv-cache-dtype")
-    return words + _given(
-        {
-            "--mem-fraction-static": case.launch.mem_fraction_static,
-            "--page-size": getattr(case.options, "page_size", None),
-            "--swa-full-tokens-ratio": getattr(case.options, "swa_full_tokens_ratio", None),
-        }
-    )
+    words += _given({"--mem-fraction-static": case.launch.mem_fraction_static})
+    return words + _settings(case, said=("data_parallel_size",))
 
 
 def llamacpp(model: str, case: Case) -> Words:
     """`llama-server`: its context is shared by the sequences, so it is asked for all of them."""
-    total = case.workload.tokens * case.workload.sequences
-    source = ["--model", model] if model.endswith(".gguf") else ["--hf-repo", model]
-    words = ["llama-server", *source, "--ctx-size", str(total), "--parallel", str(case.workload.sequences)]
-    for flag, name in (("--cache-type-k", case.workload.k_format), ("--cache-type-v", case.workload.v_format)):
-        if name != "auto":
-            words += [flag, name]
-    return [*words, "--n-gpu-layers", str(getattr(case.options, "n_gpu_layers", None) or 999)]
+    options, work = case.options, case.workload
+    total = work.tokens * work.sequences if options.n_ctx is None else options.n_ctx
+    parallel = work.sequences if options.n_parallel is None else options.n_parallel
+    source = ["--model", model] if model.endswith(".gguf") and ":" not in model else ["--hf-repo", model]
+    words = ["llama-server", *source, "--ctx-size", str(total), "--parallel", str(parallel)]
+    kinds = (("k", options.cache_type_k, work.k_format), ("v", options.cache_type_v, work.v_format))
+    words += [w for name, own, told in kinds if own is None and told != "auto" for w in (f"--cache-type-{name}", told)]
+    offloaded = options.n_gpu_layers
+    words += ["--n-gpu-layers", str(999 if offloaded is None or offloaded < 0 else offloaded)]
+    return words + _settings(case)
 
 
 def trtllm(model: str, case: Case) -> Words:
     """`trtllm-serve` with the plan's limits."""
+    if case.workload.k_format != "auto":
+        hint = f"Write `kv_cache_config: {{dtype: {case.workload.k_format}}}` to a file and give it as --config."
+        raise UnsupportedError("trtllm-serve has no flag for the cache's format", hint=hint)
     words = ["trtllm-serve", model, "--max_seq_len", str(case.workload.tokens)]
     words += ["--max_batch_size", str(case.workload.sequences)]
-    return words + _layout(case, "--tp_size", "--pp_size", "--dp_size")
+    words += _layout(case, "--tp_size", "--pp_size", "--dp_size")
+    words += ["--ep_size", str(case.layout.expert)] if case.layout.expert > 1 else []
+    words += _given({"--kv_cache_free_gpu_memory_fraction": case.launch.gpu_memory_utilization})
+    return words + _settings(case)
 
 
 COMMANDS: Mapping[str, Callable[[str, Case], Words]] = {
@@ -89,18 +142,7 @@ COMMANDS: Mapping[str, Callable[[str, Case], Words]] = {
 }
 
 
-def check(model: str, case: Case) -> Words:
-    """The `kvsize fit` command that asks this very question again."""
-    words = ["kvsize", "fit", model, "--gpu", f"{case.gpus.count}x{case.gpus.gpu.key}", "--engine", case.engine]
-    words += ["--ctx", str(case.workload.tokens), "--batch", str(case.workload.sequences)]
-    words += _format(case, "--kv-dtype")
-    layout = {"--tp": case.layout.tensor, "--pp": case.layout.pipeline, "--dp": case.layout.data}
-    for flag, ranks in layout.items():
-        words += [flag, str(ranks)] if ranks > 1 else []
-    return words
-
-
-def kubernetes(model: str, case: Case) -> str:
+def kubernetes(question: Words, case: Case) -> str:
     """A pod's resources, and an init container that asks before anything is pulled."""
     return (
         "initContainers:\n"
@@ -108,7 +150,7 @@ def kubernetes(model: str, case: Case) -> str:
         "    image: python:3.12-slim\n"
         "    command: [sh, -c]\n"
         "    args:\n"
-        f"      - {_yaml('pip install --quiet kvsize && ' + shlex.join(check(model, case)))}\n"
+        f"      - {_yaml('pip install --quiet kvsize && ' + shlex.join(question))}\n"
         "containers:\n"
         "  - name: server\n"
         "    resources:\n"
@@ -117,12 +159,12 @@ def kubernetes(model: str, case: Case) -> str:
     )
 
 
-def github_action(model: str, case: Case) -> str:
+def github_action(question: Words, _case: Case) -> str:
     """A step that stops the workflow unless it fits."""
-    return f"- name: Does it fit?\n  run: |\n    pip install --quiet kvsize\n    {shlex.join(check(model, case))}\n"
+    return f"- name: Does it fit?\n  run: |\n    pip install --quiet kvsize\n    {shlex.join(question)}\n"
 
 
-DOCUMENTS: Mapping[str, Callable[[str, Case], str]] = {"k8s": kubernetes, "github-action": github_action}
+DOCUMENTS: Mapping[str, Callable[[Words, Case], str]] = {"k8s": kubernetes, "github-action": github_action}
 
 
 def _yaml(text: str) -> str:
@@ -143,14 +185,26 @@ def _given(settings: Mapping[str, object]) -> Words:
     return [word for flag, value in settings.items() if value is not None for word in (flag, str(value))]
 
 
-def _beyond_one(case: Case, field: str) -> int | None:
-    value: int | None = getattr(case.options, field, None)
-    return value if value and value > 1 else None
+def _settings(case: Case, said: Sequence[str] = ()) -> Words:
+    """The engine's own flags for what differs from its defaults.
 
-
-def _switch(case: Case, field: str, flag: str) -> Words:
-    value = getattr(case.options, field, None)
-    return [] if value is None else [flag if value else f"--no-{flag.removeprefix('--')}"]
+    Raises:
+        UnsupportedError: the command has no flag for a setting of the plan.
+    """
+    flags, plain = SETTINGS[case.engine], type(case.options)()
+    words: Words = []
+    for item in fields(case.options):
+        name, value = item.name, getattr(case.options, item.name)
+        if name in ELSEWHERE or name in said or value == getattr(plain, name):
+            continue
+        if name not in flags:
+            what = f"no flag of the {case.engine} command is known for --{name.replace('_', '-')}"
+            raise UnsupportedError(what, hint="Leave it out, or write the command by hand.")
+        if isinstance(value, bool):
+            words.append(flags[name] if value else f"--no-{flags[name].removeprefix('--')}")
+        else:
+            words += [flags[name], str(value)]
+    return words
 
 
 def wrapped(words: Words) -> str:

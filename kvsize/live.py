@@ -103,7 +103,7 @@ def _as_gpu(visible: list[Device]) -> Gpu:
         key="auto",
         name=least.name,
         vendor=least.vendor,
-        kind="live",
+        kind=known.kind if known else "unified" if least.vendor == "apple" else "live",
         usable=least.usable,
         evidence="measured",
         source=least.source,

@@ -1,7 +1,6 @@
 """Will it fit, how much fits, and what would make it fit: pure functions over an engine's own answers.
 
-Capacity is never a division. Everything asks one question, `holds(tokens, sequences, cache_bytes)`, which the engine
-itself answers, and bisects it.
+Capacity is never a division. Everything asks one question, which the engine itself answers, and bisects it.
 """
 
 from __future__ import annotations
@@ -10,11 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from kvsize.ranges import Range
-
 Verdict: TypeAlias = Literal["fits", "tight", "does_not_fit", "unknown"]
-Holds: TypeAlias = Callable[[int, int, int], bool]
-Room: TypeAlias = Callable[[int, int], Range]
+Fits: TypeAlias = Callable[[int, int], bool]
 
 # No request is longer, no batch larger; bisection stops here.
 MAX_TOKENS = 2**30
@@ -23,27 +19,13 @@ MAX_SEQUENCES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One workload on one rank.
-
-    `holds(tokens, sequences, cache_bytes)` is whether the engine keeps that workload in that many bytes;
-    `room(tokens, sequences)` the bytes left for the cache, at the kind and at the unkind end of what is estimated.
-    """
+    """One workload on one rank: `fits(tokens, sequences)` for certain, `may_fit` at the kind end of the estimates."""
 
     tokens: int
     sequences: int
-    holds: Holds
-    room: Room
+    fits: Fits
+    may_fit: Fits
     max_tokens: int = MAX_TOKENS
-
-    def fits(self, tokens: int, sequences: int) -> bool:
-        """Whether it fits even at the unkind end."""
-        left = self.room(tokens, sequences).low
-        return left > 0 and self.holds(tokens, sequences, left)
-
-    def may_fit(self, tokens: int, sequences: int) -> bool:
-        """Whether it fits at the kind end."""
-        left = self.room(tokens, sequences).high
-        return left > 0 and self.holds(tokens, sequences, left)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ MLP_KEYS = ("intermediate_size", "ffn_dim", "n_inner", "d_ff", "ffn_hidden_size"
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Elements a token passes through; `mlp` of a mixture counts the experts that one token visits. None: not named."""
+    """Elements a token passes through; `mlp` of a mixture counts the experts that one token visits. `index_heads` score
+    every token for sparse attention. None: not named."""
 
     layers: int
     hidden: int | None
@@ -31,6 +32,7 @@ class ModelShape:
     mlp: int | None
     moe: bool
     multimodal: bool
+    index_heads: int | None = None
 
 
 def model_shape(raw: Mapping[str, Any], layers: int) -> ModelShape:
@@ -47,6 +49,7 @@ def model_shape(raw: Mapping[str, Any], layers: int) -> ModelShape:
         mlp=_expert_width(text) if moe else _first(text, MLP_KEYS),
         moe=moe,
         multimodal=any(outer.raw.get(key) for key in MULTIMODAL_KEYS),
+        index_heads=_number(text, "index_n_heads"),
     )
 
 
@@ -68,6 +71,7 @@ def _of_gguf(raw: Mapping[str, Any], layers: int) -> ModelShape:
         mlp=expert * visited if expert and visited else number("feed_forward_length"),
         moe=visited > 0,
         multimodal=False,
+        index_heads=number("attention.indexer.head_count"),
     )
 
 

@@ -5,23 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kvsize.advice import NARROWER
-from kvsize.errors import KvsizeError
-from kvsize.fit import LAYERWISE, Case, question, weights_on_a_rank, with_layout, with_option
+from kvsize.fit import LAYERWISE, Case, surely_fits, with_layout, with_option
 from kvsize.gpus import Gpu, GpuSet, table
-from kvsize.weights import UnknownWeights
 
 COUNTS = (1, 2, 4, 8, 16)
-
-
-def fits(case: Case) -> bool:
-    """Whether it fits for certain, which is one question; a layout that the engine refuses does not."""
-    if isinstance(case.weights, UnknownWeights):
-        return False
-    try:
-        asked = question(case, weights_on_a_rank(case, case.weights))
-        return asked.fits(asked.tokens, asked.sequences)
-    except KvsizeError:
-        return False
 
 
 def fewest_gpus(case: Case) -> dict[str, int]:
@@ -30,7 +17,9 @@ def fewest_gpus(case: Case) -> dict[str, int]:
     for gpu in table():
         if gpu.kind not in ("datacenter", "workstation", "consumer", "unified"):
             continue
-        count = next((count for count in COUNTS if enough(case, gpu, count) and fits(on(case, gpu, count))), None)
+        count = next(
+            (count for count in COUNTS if enough(case, gpu, count) and surely_fits(on(case, gpu, count))), None
+        )
         if count is not None:
             found[gpu.key] = count
     return found
@@ -56,6 +45,6 @@ def widest_format(case: Case) -> str | None:
     asked = case.workload.k_format
     for name in (asked, *(name for name, _ in NARROWER.get(case.engine, ()))):
         narrowed = replace(case, workload=replace(case.workload, k_format=name, v_format=name))
-        if fits(with_option(narrowed, cache_type_k=None, cache_type_v=None)):
+        if surely_fits(with_option(narrowed, cache_type_k=None, cache_type_v=None)):
             return name
     return None

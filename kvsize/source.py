@@ -12,11 +12,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from kvsize.errors import SourceError, UsageError
 from kvsize.jsonfile import MAX_BYTES, parse, read_file, unreadable
+
+if TYPE_CHECKING:
+    from kvsize.gguf import LayerWeights
 
 Origin = Literal["catalogue", "cache", "hub", "file", "stdin", "gguf"]
 
@@ -55,7 +58,8 @@ class ModelFiles:
     """A model's raw config and where it was found.
 
     `config` is the parsed JSON object as published; `revision` the commit or date it is of, None if unknown;
-    `weight_bytes` what the catalogue or a listing records, None if unknown.
+    `weight_bytes` what the catalogue, a listing or a GGUF header records, None if unknown; `by_layer` how a GGUF header
+    spreads them.
     """
 
     id: str
@@ -64,6 +68,7 @@ class ModelFiles:
     revision: str | None = None
     location: str = ""
     weight_bytes: int | None = None
+    by_layer: LayerWeights | None = None
 
 
 def load(model: str, *, revision: str | None = None, refresh: bool = False, offline: bool = False) -> ModelFiles:
@@ -371,7 +376,7 @@ def _from_gguf(model: str, path: Path) -> ModelFiles:
     from kvsize import gguf
 
     found = gguf.load(path)
-    return ModelFiles(model, found.config, "gguf", None, str(path), found.weight_bytes)
+    return ModelFiles(model, found.config, "gguf", None, str(path), found.weight_bytes, found.by_layer)
 
 
 def _from_hub_gguf(named: str, file: str, revision: str | None, *, offline: bool) -> ModelFiles:
@@ -388,7 +393,7 @@ def _from_hub_gguf(named: str, file: str, revision: str | None, *, offline: bool
     if any(part in {"", ".", ".."} for part in file.split("/")):
         raise UsageError("not a file of a repository", got=repr(file[:200]), hint=_FORMS)
     found = gguf.fetch(endpoint(), _checked_id(repo_id), _checked_revision(asked), file)
-    return ModelFiles(f"{repo_id}:{file}", found.config, "gguf", found.commit, file, found.weight_bytes)
+    return ModelFiles(f"{repo_id}:{file}", found.config, "gguf", found.commit, file, found.weight_bytes, found.by_layer)
 
 
 def _from_stdin() -> ModelFiles:

@@ -23,11 +23,13 @@ from kvsize.cli.size import DEFAULT_CTX, engine_settings, parse_encoder, parse_k
 from kvsize.engines import Workload, load_engine
 from kvsize.errors import SourceError, UsageError
 from kvsize.fit import LAYERWISE, POOLED, Case, Layout, Outcome
-from kvsize.gpus import GpuSet
+from kvsize.gpus import GpuSet, find
 from kvsize.source import ModelFiles
 from kvsize.weights import UnknownWeights, Weights
 
 SOLVE = ("ctx", "batch", "gpus", "kv-dtype")
+ASKED = {*("model", "gpu", "engine", "ctx", "batch"), *("solve", "emit_for", "as_json", "output")}
+UNPACKING = ("transformers", "mlx", "sglang", "trtllm")  # llama.cpp, Ollama and vLLM keep a GGUF's blocks as they are
 EMIT = ("vllm", "sglang", "llama.cpp", "trtllm", "k8s", "github-action")
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -36,6 +38,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command(cls=Command)
 @with_engine_flags
 def fit(
+    context: typer.Context,
     model: Model,
     gpu: Annotated[str, typer.Option("--gpu", metavar="GPU", help="h100, 4xh100, 24GiB, auto …")],
     ctx: Annotated[str, typer.Option("--ctx", metavar="TOKENS", help="Tokens of one request.")] = "",
@@ -104,11 +107,27 @@ def fit(
     if emit_for is not None:
         from kvsize.launch import script
 
-        write(script(emit_for, files.id, outcome))
+        write(script(emit_for, files.id, outcome, asked_again(context, model, outcome)))
         raise typer.Exit(exit_code(outcome, accept_tight))
     document = fit_doc(files, outcome, advise(outcome), solution(solve, outcome))
     emit(document, Format.json if as_json else output)
     raise typer.Exit(exit_code(outcome, accept_tight))
+
+
+def asked_again(context: Any, model: str, outcome: Outcome) -> list[str]:
+    """The words of the same question, in full: defaults may change, and this machine's GPUs are not the next one's."""
+    case, gpu = outcome.case, outcome.case.gpus.gpu
+    known = gpu if gpu.key != "auto" else find(gpu.name)
+    name = known.key if known else f"{gpu.usable.low >> 20}MiB"
+    words = ["kvsize", "fit", model, "--gpu", f"{case.gpus.count}x{name}"]
+    words += ["--engine", f"{case.engine}@{case.options.version}"]
+    words += ["--ctx", str(case.workload.tokens), "--batch", str(case.workload.sequences)]
+    for param in context.command.params:
+        if param.name not in ASKED and str(context.get_parameter_source(param.name)).endswith("COMMANDLINE"):
+            value = context.params[param.name]
+            flag = param.opts[0] if value is not False else (param.secondary_opts or param.opts)[0]
+            words += [flag] if isinstance(value, bool) else [flag, str(value)]
+    return words
 
 
 def exit_code(outcome: Outcome, accept_tight: bool) -> int:
@@ -182,7 +201,7 @@ def make_case(
         geometry=geometry,
         shape=model_shape(files.config, len(geometry.layers)),
         config=files.config,
-        weights=known_weights(files, given, exact=exact, offline=offline),
+        weights=known_weights(files, name, given, exact=exact, offline=offline),
         gpus=gpus,
         engine=name,
         options=options,
@@ -198,11 +217,15 @@ def make_case(
     )
 
 
-def known_weights(files: ModelFiles, given: str | None, *, exact: bool, offline: bool) -> Weights | UnknownWeights:
+def known_weights(
+    files: ModelFiles, engine: str, given: str | None, *, exact: bool, offline: bool
+) -> Weights | UnknownWeights:
     """The weights; a Hub that cannot be asked leaves them unknown, which is an answer too."""
     from kvsize.weights import weights_of
 
     stated = None if given is None else parse_bytes(given, "--weights")
+    if files.origin == "gguf" and engine in UNPACKING and stated is None:
+        return UnknownWeights(f"{engine} unpacks a GGUF's tensors, and nothing here says to how many bytes")
     try:
         return weights_of(files, given=stated, exact=exact, offline=offline)
     except SourceError as error:
@@ -233,6 +256,8 @@ def layout_of(engine: str, count: int, settings: dict[str, Any], dp: int, ep: in
             raise UsageError(
                 f"{engine} spreads layers over the GPUs by itself; --tp, --pp, --dp and --ep mean nothing to it"
             )
+        if engine == "mlx" and count > 1:
+            raise UsageError("MLX runs on one device", got=f"{count} of them")
         return Layout()
     if tensor is None:
         if count % (pipeline * dp):

@@ -91,12 +91,24 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
+class Scratch:
+    """What a compute buffer grows with, beside the model's widths: the tokens of a ubatch, the cells that one sequence
+    of it attends to, and whether the scores of all heads are written out."""
+
+    ubatch: int
+    cells: int
+    heads: int
+    flash: bool
+
+
+@dataclass(frozen=True, slots=True)
 class CacheSize:
     """An engine's answer. Totals are sums of parts by construction.
 
     `peak_bytes` is the most held at once while one more token is added (old and new tensor of a growing concatenation).
     `step_tokens`: the fewest tokens over which the size grows evenly (a page); negative where a jump lies ahead and
-    only the way back is even. `format_source`: why these formats.
+    only the way back is even. `format_source`: why these formats. `scratch` is not
+    counted here; None where no rule is known.
     """
 
     engine: str
@@ -111,6 +123,7 @@ class CacheSize:
     format_source: str = ""
     evidence: Evidence = "exact"
     pool: Pool | None = None
+    scratch: Scratch | None = None
     notes: tuple[str, ...] = field(default=())
 
     @property

@@ -6,19 +6,35 @@ Only headers are read. A part that is missing leaves the weights unknown; the ca
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kvsize.errors import ConfigError
-from kvsize.gguf.header import Header, header, read_header
+from kvsize.gguf.header import MAX_TENSORS, Header, Tensor, header, read_header
 
-__all__ = ["Model", "as_config", "fetch", "load", "read_header"]
+__all__ = ["LayerWeights", "Model", "as_config", "fetch", "load", "read_header"]
 
 MAX_PARTS = 1 << 10
+MAX_LAYERS = 1 << 12  # a block of a higher number counts beside the layers
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
+
+
+_BLOCK = re.compile(r"blk\.(\d{1,4})\.")
+# What llama.cpp reads rows of, in host memory. src/llama-arch.cpp LLM_TENSOR_LAYER_INPUT, dev_input in llama-model.cpp
+_INPUT = {f"{name}.weight" for name in ("token_embd", "position_embd", "token_types", "per_layer_token_embd")}
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """Bytes of a model's weights by where llama.cpp puts them: tables that it keeps in host memory, each layer, and the
+    output with all that belongs to no layer. A model whose output is its input's table has that once more there."""
+
+    input: int
+    layers: tuple[int, ...]
+    output: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +48,7 @@ class Model:
     config: Mapping[str, Any]
     weight_bytes: int | None
     commit: str | None = None
+    by_layer: LayerWeights | None = None
 
 
 def load(path: Path) -> Model:
@@ -70,19 +87,43 @@ def fetch(endpoint: str, repo_id: str, revision: str, file: str) -> Model:
     folder = file.rpartition("/")[0]
     first = read_part(file)
     model = _model(first, file.rpartition("/")[2], lambda name: read_part(f"{folder}/{name}" if folder else name))
-    return Model(model.config, model.weight_bytes, commit)
+    return replace(model, commit=commit)
 
 
 def _model(first: Header, name: str, other: Callable[[str], Header | None]) -> Model:
-    missing = []
-    weights = first.weight_bytes
+    missing: list[str] = []
+    tensors = list(first.tensors)
     for part in _parts(name, first):
         found = other(part)
         if found is None:
             missing.append(part)
         else:
-            weights += found.weight_bytes
-    return Model(as_config(first, missing), None if missing or not weights else weights)
+            tensors += found.tensors
+        if len(tensors) > MAX_TENSORS:
+            raise ConfigError("more tensors than any model has", where=name, got=f"{len(tensors):,}")
+    config = as_config(first, missing)
+    if missing or not tensors:
+        return Model(config, None)
+    return Model(config, sum(tensor.bytes for tensor in tensors), by_layer=by_layer(tensors))
+
+
+def by_layer(tensors: Iterable[Tensor]) -> LayerWeights:
+    """The tensors summed by the layer that their names tell."""
+    table = rows = output = 0
+    layers: dict[int, int] = {}
+    tied = True
+    for tensor in tensors:
+        tied = tied and tensor.name != "output.weight"
+        table = tensor.bytes if tensor.name == "token_embd.weight" else table
+        found = _BLOCK.match(tensor.name)
+        if found and int(found[1]) < MAX_LAYERS:
+            layers[int(found[1])] = layers.get(int(found[1]), 0) + tensor.bytes
+        elif tensor.name in _INPUT:
+            rows += tensor.bytes
+        else:
+            output += tensor.bytes
+    count = max(layers, default=-1) + 1
+    return LayerWeights(rows, tuple(layers.get(index, 0) for index in range(count)), output + tied * table)
 
 
 def as_config(first: Header, missing: list[str] | None = None) -> dict[str, Any]:

@@ -61,10 +61,10 @@ def _span(value: RangeDoc, view: View, unit: Unit | None = None) -> str:
 
 def _what(document: FitDoc, view: View) -> list[Line]:
     p = document.parallel
-    spread = [
-        f"tp {p.tensor}",
-        *(f"{k} {v}" for k, v in (("pp", p.pipeline), ("dp", p.data), ("ep", p.expert)) if v > 1),
-    ]
+    ranks = (("tp", p.tensor), ("pp", p.pipeline), ("dp", p.data), ("ep", p.expert))
+    spread = [f"{name} {count}" for name, count in ranks if count > 1 or name == "tp"]
+    if p.tensor * p.pipeline * p.data < document.gpu.count:
+        spread = ["layers spread"]
     gpus = f"{document.gpu.count} x {document.gpu.name}"
     w = document.workload
     asked = f"{w.batch:,} x {w.ctx:,} tokens"
@@ -76,9 +76,8 @@ def _what(document: FitDoc, view: View) -> list[Line]:
 
 def _budget(document: FitDoc, budget: BudgetDoc, view: View) -> list[Line]:
     rows = [(part.name, RangeDoc(part.low, part.high), part.evidence, part.why) for part in budget.parts]
-    rows.insert(
-        1, ("cache", RangeDoc(budget.cache_bytes, budget.cache_bytes), document.engine.evidence, _asked(document))
-    )
+    cache = RangeDoc(budget.cache_bytes, budget.cache_bytes)
+    rows.insert(1, ("cache", cache, document.engine.evidence, _asked(document, budget)))
     unit = unit_for([budget.usable_bytes.high], exact=view.exact)
     each = "per GPU, " if document.gpu.count > 1 else ""
     title = f"{each}{unit.name}: {unit.number(budget.usable_bytes.low)} usable of {unit.number(budget.total_bytes.low)}"
@@ -96,8 +95,8 @@ def _figures(value: RangeDoc, unit: Unit) -> str:
     return low if low == high else f"{low} … {high}"
 
 
-def _asked(document: FitDoc) -> str:
-    per = document.cache.total_bytes // max(document.workload.batch, 1)
+def _asked(document: FitDoc, budget: BudgetDoc) -> str:
+    per = budget.cache_bytes // max(document.workload.batch, 1)
     return f"{document.workload.batch:,} x {amount(per)}" if document.parallel.data == 1 else "one replica's share"
 
 

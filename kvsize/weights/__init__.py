@@ -71,7 +71,8 @@ def _beside(files: ModelFiles) -> Weights | UnknownWeights | None:
 def _recorded(files: ModelFiles) -> Weights:
     size = files.weight_bytes or 0
     if files.origin == "gguf":
-        return Weights(size, "exact", "the tensors that the GGUF header lists", files=1)
+        source = "the tensors that the GGUF header lists"
+        return Weights(size, "exact", source, files=1, by_layer=files.by_layer)
     return Weights(size, "derived", "the figure that the catalogue records", _plain_parts(files, size))
 
 

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import accumulate
 from math import ceil, lcm
 from typing import Any, Literal
 
@@ -27,11 +28,15 @@ from kvsize.weights.values import Weights
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Ranks of tensor, pipeline and expert parallelism; expert_parallel 1 splits experts by tensor parallelism."""
+    """Ranks of tensor, pipeline and expert parallelism; expert_parallel 1 splits experts by tensor parallelism.
+
+    `layers`: of each stage, where they are not dealt as vLLM does.
+    """
 
     tensor: int = 1
     pipeline: int = 1
     expert: int = 1
+    layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("tensor", "pipeline", "expert"):
@@ -48,7 +53,14 @@ def per_rank(
 
 
 def per_stage(
-    weights: Weights, config: Mapping[str, Any], *, tp: int = 1, pp: int = 1, ep: int = 1, draft: bool = False
+    weights: Weights,
+    config: Mapping[str, Any],
+    *,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    draft: bool = False,
+    layers: tuple[int, ...] | None = None,
 ) -> tuple[Range, ...]:
     """Bytes on a rank of each pipeline stage. `draft` counts the draft (MTP) layers, which an engine loads on demand.
 
@@ -57,8 +69,8 @@ def per_stage(
         UnsupportedError: heads that the ranks do not divide, more stages than layers: vLLM refuses it too.
         ConfigError: the config does not say how many layers there are, or how wide.
     """
-    layout = Layout(tp, pp, ep)
-    if (tp, pp, ep) == (1, 1, 1) and not weights.tensors and weights.evidence == "assumed":
+    layout = Layout(tp, pp if layers is None else len(layers), ep, layers)
+    if (tp, layout.pipeline, ep) == (1, 1, 1) and not weights.tensors and weights.evidence == "assumed":
         return (exactly(weights.total_bytes),)
     facts = facts_of(config)
     _check(facts, layout)
@@ -82,8 +94,11 @@ def _check(facts: Facts, layout: Layout) -> None:
         raise UnsupportedError(f"{facts.layers} layers make no {layout.pipeline} stages", hint=hint)
 
 
-def partition(layers: int, stages: int) -> tuple[int, ...]:
+def partition(layers: int, layout: Layout) -> tuple[int, ...]:
     """Layers of each pipeline stage: what is left over goes to the last stages but one, backwards."""
+    if layout.layers is not None:
+        return layout.layers
+    stages = layout.pipeline
     parts = [layers // stages] * stages
     for index in range(2, layers % stages + 2):
         parts[-index] += 1
@@ -144,7 +159,7 @@ def _place(tensor: Tensor) -> Placement:
 
 
 def _by_tensor(tensors: tuple[Tensor, ...], facts: Facts, layout: Layout, *, draft: bool) -> tuple[Range, ...]:
-    ends = _ends(facts.layers, layout.pipeline)
+    ends = _ends(facts.layers, layout)
     if facts.tied is None:
         facts = replace(facts, tied=not any(_HEAD.search(tensor.name) for tensor in tensors))
     sums = [exactly(0)] * layout.pipeline
@@ -164,10 +179,9 @@ def _layer(tensor: Tensor) -> int | None:
     return int(found[1]) if found else None
 
 
-def _ends(layers: int, stages: int) -> tuple[int, ...]:
+def _ends(layers: int, layout: Layout) -> tuple[int, ...]:
     """The first layer after each stage."""
-    parts = partition(layers, stages)
-    return tuple(sum(parts[: index + 1]) for index in range(stages))
+    return tuple(accumulate(partition(layers, layout)))
 
 
 def _stages(tensor: Tensor, layer: int | None, facts: Facts, ends: tuple[int, ...]) -> Iterator[int]:

@@ -54,7 +54,7 @@ def _staged(total: Range, facts: Facts, layout: Layout) -> list[Range]:
     low = max(total.low - tables[1] * vocabulary.high - first_only - norms, 0)
     body = Range(low, max(total.high - tables[0] * vocabulary.low, low))
     stages, first = [], 0
-    for index, count in enumerate(partition(facts.layers, layout.pipeline)):
+    for index, count in enumerate(partition(facts.layers, layout)):
         ends = (index == 0) + (index == layout.pipeline - 1)
         part = _layers(body, first, count, facts)
         beside = (vocabulary.high + norms if ends else 0) + (first_only if index == 0 else 0)

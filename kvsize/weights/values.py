@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvsize.engines import Evidence
 from kvsize.safetensors import Tensor
+
+if TYPE_CHECKING:
+    from kvsize.gguf import LayerWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,8 @@ class Weights:
 
     `evidence`: exact (the tensors' own bytes), derived (sizes of files, their headers included: never too low; or the
     figure that the catalogue records), assumed (as given by the user). `source` says it in words. `parts` is empty
-    where only the sum is known, `tensors` where no header was read. `left_out`: weights that are there and not loaded.
+    where only the sum is known, `tensors` where no header was read. `by_layer`: of a GGUF. `left_out`: weights
+    that are there and not loaded.
     """
 
     total_bytes: int
@@ -36,6 +40,7 @@ class Weights:
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     tensors: tuple[Tensor, ...] = ()
+    by_layer: LayerWeights | None = None
 
 
 @dataclass(frozen=True, slots=True)

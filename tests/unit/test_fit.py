@@ -1,7 +1,5 @@
 """fit: verdicts, capacities that the next value above breaks, advice that was computed, commands that parse back."""
 
-import json
-import shlex
 from dataclasses import replace
 
 import pytest
@@ -14,9 +12,8 @@ from kvsize.budget import GIB, Launch, Machine, Part, budget
 from kvsize.cli.fit import layout_of, make_case
 from kvsize.engines import Workload
 from kvsize.errors import UnsupportedError, UsageError
-from kvsize.fit import Layout, drawn, evaluate, holds, weights_on_a_rank
+from kvsize.fit import Layout, evaluate, question, shares_of
 from kvsize.gpus import select
-from kvsize.launch import check, script
 from kvsize.ranges import Range, exactly
 from kvsize.shape import ModelShape, model_shape
 from kvsize.solve import fewest_gpus, widest_format
@@ -57,13 +54,7 @@ def test_verdicts(model, gpu, tokens, verdict):
 def test_one_token_or_sequence_more_does_not_fit(engine, tokens, sequences):
     asked = case("google/gemma-2-9b", "l40s", engine, tokens, sequences)
     found = evaluate(asked).capacity
-    share = weights_on_a_rank(asked, asked.weights)
-
-    def fits(tokens, sequences):
-        grown = replace(asked, workload=replace(asked.workload, tokens=tokens, sequences=sequences))
-        left = drawn(grown, share, tokens, sequences).room.low
-        return left > 0 and holds(grown, tokens, sequences, left)
-
+    fits = question(asked, shares_of(asked, asked.weights)).fits
     assert fits(found.max_tokens, sequences)
     assert found.max_tokens == asked.geometry.max_tokens or not fits(found.max_tokens + 1, sequences)
     if found.max_sequences:
@@ -187,36 +178,6 @@ def test_widths_of_a_mixture_count_the_experts_visited():
     assert shape.mlp == 2048 * (8 + 1)
 
 
-# -- hand-over ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_vllm_command_realises_the_plan():
-    outcome = evaluate(case("meta-llama/Llama-3.1-70B", "4xh100", sequences=12, kv="fp8"))
-    words = shlex.split(script("vllm", "meta-llama/Llama-3.1-70B", outcome).replace("\\\n", " "))
-    assert words[:3] == ["vllm", "serve", "meta-llama/Llama-3.1-70B"]
-    flags = dict(zip(words[3::2], words[4::2], strict=True))
-    assert flags == {
-        "--max-model-len": "32768",
-        "--max-num-seqs": "12",
-        "--tensor-parallel-size": "4",
-        "--kv-cache-dtype": "fp8",
-    }
-
-
-def test_a_command_for_another_engine_is_refused():
-    outcome = evaluate(case("meta-llama/Llama-3.1-8B", "h100"))
-    with pytest.raises(UnsupportedError, match="this plan is for vllm"):
-        script("sglang", "meta-llama/Llama-3.1-8B", outcome)
-
-
-@pytest.mark.parametrize("target", ["k8s", "github-action"])
-def test_the_check_before_a_rollout_asks_the_same_question(target):
-    outcome = evaluate(case("meta-llama/Llama-3.1-70B", "4xh100", sequences=12))
-    words = check("meta-llama/Llama-3.1-70B", outcome.case)
-    assert shlex.join(words) in script(target, "meta-llama/Llama-3.1-70B", outcome)
-    assert json.dumps(words).count("4xh100") == 1
-
-
 def test_room_is_a_range_that_parts_explain():
     drawn_up = budget("vllm", SHAPE, Machine(Range(79 * GIB, 80 * GIB)), WEIGHTS, Launch())
     assert drawn_up.room.low == drawn_up.usable.low - sum(part.bytes.high for part in drawn_up.parts)
@@ -226,10 +187,10 @@ def test_room_is_a_range_that_parts_explain():
 def test_a_server_loads_32_bits_as_16_and_builds_rotary_tables():
     gemma = case("google/gemma-2-9b", "h100", tokens=8192)
     assert gemma.weights.total_bytes == 36_966_823_936  # 34.4 GiB in float32, twice what vLLM holds
-    share = weights_on_a_rank(gemma, gemma.weights).bytes
+    [share] = (held.weights.bytes for held in shares_of(gemma, gemma.weights))
     assert (share.low, share.high - share.low) == (18_483_411_968, 2 * 8192 * 256 + 18_483_411_968 // 200)
     alone = case("google/gemma-2-9b", "h100", engine="transformers", tokens=8192)
-    assert weights_on_a_rank(alone, alone.weights).bytes == exactly(36_966_823_936)
+    assert [held.weights.bytes for held in shares_of(alone, alone.weights)] == [exactly(36_966_823_936)]
 
 
 @pytest.mark.parametrize(
@@ -245,5 +206,5 @@ def test_a_server_loads_32_bits_as_16_and_builds_rotary_tables():
 )
 def test_weights_that_vllm_printed_are_not_above_the_range(model, gpus, printed):
     asked = case(model, gpus, tokens=1024)
-    share = weights_on_a_rank(asked, asked.weights).bytes
+    [share] = (held.weights.bytes for held in shares_of(asked, asked.weights))
     assert share.low - GIB / 200 <= printed * GIB <= share.high + GIB / 200

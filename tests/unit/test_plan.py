@@ -23,7 +23,12 @@ def question(tokens, sequences, low, high):
     def room(tokens, _sequences):
         return Range(low - tokens, high - tokens)
 
-    return Question(tokens, sequences, holds, room)
+    return Question(
+        tokens,
+        sequences,
+        fits=lambda tokens, sequences: holds(tokens, sequences, room(tokens, sequences).low),
+        may_fit=lambda tokens, sequences: holds(tokens, sequences, room(tokens, sequences).high),
+    )
 
 
 @pytest.mark.parametrize(

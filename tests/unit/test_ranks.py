@@ -13,7 +13,7 @@ from kvsize.ranges import Range, exactly
 from kvsize.safetensors import Tensor
 from kvsize.weights import Weights, per_rank, per_stage
 from kvsize.weights.facts import facts_of
-from kvsize.weights.ranks import partition
+from kvsize.weights.ranks import Layout, partition
 from kvsize.weights.values import parts_of
 
 LLAMA: dict[str, Any] = {
@@ -202,7 +202,7 @@ def test_what_no_rule_knows_is_a_range() -> None:
     [(32, 4, (8, 8, 8, 8)), (61, 2, (31, 30)), (61, 4, (15, 15, 16, 15)), (62, 4, (15, 16, 16, 15)), (5, 5, (1,) * 5)],
 )
 def test_partition_like_vllm(layers: int, stages: int, parts: tuple[int, ...]) -> None:
-    assert partition(layers, stages) == parts
+    assert partition(layers, Layout(pipeline=stages)) == parts
 
 
 def test_stages_hold_their_layers_and_the_ends_the_vocabulary() -> None:

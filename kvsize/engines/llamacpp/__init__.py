@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kvsize.engines import CacheSize, Evidence, LayerBytes, Overhead, Pool, Workload
+from kvsize.engines import CacheSize, Evidence, LayerBytes, Overhead, Pool, Scratch, Workload
 from kvsize.engines.llamacpp import archs, notes, versions
 from kvsize.engines.llamacpp.archs import arch_of
 from kvsize.engines.llamacpp.context import Context, context
@@ -94,6 +94,7 @@ def size(geometry: Geometry, workload: Workload, options: Options) -> CacheSize:
         format_source=plan.types.source,
         evidence=_evidence(plan),
         pool=_pool(geometry, workload, options, plan),
+        scratch=_scratch(geometry, layers, plan),
         notes=notes.notes(
             geometry,
             workload,
@@ -114,6 +115,14 @@ def _widened(geometry: Geometry, sizes: list[int], plan: Plan) -> str | None:
     exact = kept(geometry, reading(geometry, plan.arch, old=plan.rules.old, flash=True))
     more = sum(sizes) - sum(layer_bytes(one, plan) for one in exact)
     return f"without flash attention every layer's V is as wide as the widest: {more:,} bytes more" if more else None
+
+
+def _scratch(geometry: Geometry, layers: tuple[Kept, ...], plan: Plan) -> Scratch:
+    """Cells of one sequence: those of its whole context, and those of its window beside them."""
+    cells = plan.cells
+    windows = {rows.window for one in layers for rows in one.rows if rows.window and not plan.swa_full}
+    attended = cells.per_stream + max((cells.window_cells(w, shared=cells.unified) for w in windows), default=0)
+    return Scratch(cells.ubatch, attended, geometry.num_attention_heads or 0, plan.types.flash)
 
 
 def _pool(geometry: Geometry, workload: Workload, options: Options, plan: Plan) -> Pool | None:
