@@ -310,7 +310,7 @@ def _limits(model: Model, planned: Plan, pages: int) -> dict[str, float]:
 
 
 def _pool_notes(planned: Plan, page: int) -> list[str]:
-    padding = page * (planned.full_bytes + (planned.window_bytes if planned.full_bytes else 0))
+    padding = page * (planned.full_bytes + planned.window_bytes)
     notes = []
     if padding:
         notes.append(f"every buffer has one page of padding, which the budget does not count: {padding:,} bytes")

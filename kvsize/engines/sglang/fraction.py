@@ -32,6 +32,28 @@ def prefill_graphs(tokens: int) -> int:
     return sum(len(range(first, min(last, tokens) + 1, step)) for first, last, step in steps)
 
 
+def reserved_mib(
+    gpu_mib: float,
+    *,
+    tensor_parallel: int = 1,
+    pipeline_parallel: int = 1,
+    attention_replicas: int = 1,
+    latent: bool = False,
+) -> float:
+    """MiB that the default leaves to activations and graphs, text-only models.
+
+    `latent`: an MLA model, whose prefill graphs cost a flat 1.5 GiB. Vision models add to it by the size of their
+    encoder, which a geometry does not know.
+    """
+    chunk, batch = defaults(gpu_mib, tensor_parallel)
+    reserved = 512 + 1.5 * chunk + tensor_parallel * pipeline_parallel / 8 * GIB
+    reserved += batch * 2
+    if attention_replicas > 1:
+        reserved += batch * attention_replicas * (4.5 if batch > 300 else 3)
+    reserved += 1.5 * GIB if latent else 8 * prefill_graphs(chunk)
+    return max(reserved, FLOOR * GIB) if gpu_mib > FLOOR_ABOVE * GIB else reserved
+
+
 def mem_fraction_static(
     gpu_mib: float,
     *,
@@ -40,17 +62,12 @@ def mem_fraction_static(
     attention_replicas: int = 1,
     latent: bool = False,
 ) -> float:
-    """The default fraction of the memory free at start that weights and cache may take, text-only models.
-
-    `latent`: an MLA model, whose prefill graphs cost a flat 1.5 GiB. Vision models lower it further by the size of
-    their encoder, which a geometry does not know.
-    """
-    chunk, batch = defaults(gpu_mib, tensor_parallel)
-    reserved = 512 + 1.5 * max(chunk, 2048) + tensor_parallel * pipeline_parallel / 8 * GIB
-    reserved += batch * 2
-    if attention_replicas > 1:
-        reserved += batch * attention_replicas * (4.5 if batch > 300 else 3)
-    reserved += 1.5 * GIB if latent else 8 * prefill_graphs(chunk)
-    if gpu_mib > FLOOR_ABOVE * GIB:
-        reserved = max(reserved, FLOOR * GIB)
+    """The default fraction of the memory free at start that weights and cache may take."""
+    reserved = reserved_mib(
+        gpu_mib,
+        tensor_parallel=tensor_parallel,
+        pipeline_parallel=pipeline_parallel,
+        attention_replicas=attention_replicas,
+        latent=latent,
+    )
     return round((gpu_mib - reserved) / gpu_mib, 3)
