@@ -21,7 +21,8 @@ ONE_AT_A_TIME = frozenset(
     "lfm2 lfm2moe nemotron_h qwen35 qwen35moe qwen3next qwen3vl qwen3vlmoe bert nomic-bert nomic-bert-moe".split()
 )
 # num_batch where nobody sets it: above so many tokens, if memory allows
-BATCHES = ((32_768, 2048), (4096, 1024), (0, 512))
+BATCHES = ((32_768, 2048), (4096, 1024))
+BATCH = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def size(geometry: Geometry, workload: Workload, options: Options) -> CacheSize:
 
 
 def _batch(num_ctx: int) -> int:
-    return next(size for above, size in BATCHES if num_ctx > above)
+    return next((size for above, size in BATCHES if num_ctx > above), BATCH)
 
 
 def _notes(asked: int, parallel: int, wanted: int, num_ctx: int, options: Options) -> tuple[str, ...]:
@@ -87,6 +88,6 @@ def _notes(asked: int, parallel: int, wanted: int, num_ctx: int, options: Option
         found.append("Ollama serves this model one request at a time, whatever OLLAMA_NUM_PARALLEL says")
     if num_ctx < wanted:
         found.append(f"Ollama cuts num_ctx to the {num_ctx:,} tokens that the model was trained on")
-    if options.n_ubatch is None and num_ctx > BATCHES[-2][0]:
+    if options.n_ubatch is None and _batch(num_ctx) > BATCH:
         found.append("num_batch as Ollama sets it where memory allows; windows are smaller with a smaller one")
     return tuple(found)

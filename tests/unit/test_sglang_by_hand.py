@@ -384,6 +384,54 @@ def test_state_slots(settings, slots, tokens):
     assert (found.state_slots, found.slot_bytes, found.tokens) == (slots, 1000, tokens)
 
 
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ({}, (None, 0, 0)),
+        ({"max_running_requests": 7}, (7, 0, 0)),
+        ({"num_speculative_tokens": 3}, (48, 4, 1)),
+        ({"num_speculative_tokens": 3, "max_running_requests": 7, "num_draft_layers": 2}, (7, 4, 2)),
+    ],
+)
+def test_what_drafting_sets(options, settings):
+    found = engine.resolve(HYBRID, "bfloat16", engine.Options(**options)).settings
+    assert (found.running_requests, found.draft_tokens, found.draft_layers) == settings
+
+
+def test_the_widest_window_counts():
+    wide = Layer((Attention(Heads(8, 128, 128), Sliding(512)),), kind="sliding_attention")
+    both = model(FULL, WINDOW, wide, name="GptOssForCausalLM", kind="gpt_oss")
+    found = answer(both, 1000, kv_memory=GIB, page_size=64).pool
+    assert [group.request_blocks for group in found.groups] == [16, 12]  # (512 + 128 + 2 x 64) / 64
+
+
+def test_windows_of_another_stage_limit_nothing():
+    """The first stage has two full layers, and the fewest tokens."""
+    found = answer(
+        model(FULL, FULL, FULL, WINDOW, name="GptOssForCausalLM", kind="gpt_oss"),
+        kv_memory=GIB,
+        pipeline_parallel_size=2,
+    )
+    assert found.pool.tokens == GIB // (2 * TOKEN)
+    assert "concurrency is limited by tokens" in found.notes
+
+
+def test_layers_beyond_the_decoder_s_are_in_a_request():
+    bart = model(CROSS, name="BartModel", kind="bart", stated=(("num_hidden_layers", 3),))
+    assert answer(bart, 1000, kv_memory=GIB).pool.request_bytes == 3 * 1000 * TOKEN
+
+
+def test_every_layer_of_a_model_without_a_cache_is_charged():
+    found = answer(model(Layer(), Layer(), hidden_size=4096))
+    assert [layer.held for layer in found.layers] == [1000 * 32 * 256 * 2] * 2
+    assert found.overheads == ()
+
+
+def test_states_of_one_rank():
+    store = Recurrent("mamba", (State("conv", (64, 4)), State("recurrent", (64, 16), "float32")))
+    assert slot_bytes(store, Layout(format_of("bfloat16"), format_of("float32"))) == 64 * 3 * 2 + 64 * 16 * 4
+
+
 def test_a_slot_is_that_of_the_stage_with_the_most_states():
     found = planned(S, S, S, B, B, B, B, B, budget=1_000_950, state_slots=100, stages=4)
     assert found.slot_bytes == 2000
@@ -424,6 +472,10 @@ def test_requests_that_the_slots_hold():
 )
 def test_sizes_of_prefill_with_a_graph(tokens, graphs):
     assert fraction.prefill_graphs(tokens) == graphs
+
+
+def test_the_smallest_gpus_have_eight_graphs_whatever_their_number():
+    assert fraction.defaults(19.9 * 1024, 4) == (2048, 8)
 
 
 @pytest.mark.parametrize(

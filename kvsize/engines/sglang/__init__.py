@@ -6,14 +6,13 @@ recorded runs of that very code (validate/truth). Bytes are those of one rank.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
 from kvsize.engines import CacheSize, Group, LayerBytes, Overhead, Pool, Workload
 from kvsize.engines.sglang import models
 from kvsize.engines.sglang.cells import LayerCell, Layout, charged_layers, layer_cells
-from kvsize.engines.sglang.pool import Plan, Settings, live_window, plan
+from kvsize.engines.sglang.pool import Plan, Settings, largest_window, live_window, plan
 from kvsize.errors import UnsupportedError, UsageError
 from kvsize.formats import canonical, format_of
 from kvsize.geometry import Geometry
@@ -283,24 +282,23 @@ def _groups(model: Model, planned: Plan, pages: int) -> list[Group]:
     stateful = [cell for cell in model.pooled if cell.state]
     groups = [Group("full attention", len(full), page, page * planned.full_bytes, pages)] if full else []
     if windowed:
-        blocks = min(pages, ceil(_window_tokens(windowed, model.settings) / page))
-        groups.append(Group("window", len(windowed), page, page * planned.window_bytes, blocks))
+        groups.append(Group("window", len(windowed), page, page * planned.window_bytes, _window_pages(model, pages)))
     if stateful:
         groups.append(Group("state slots", len(stateful), 1, planned.slot_bytes, model.settings.slots))
     return groups
 
 
-def _window_tokens(windowed: Sequence[LayerCell], settings: Settings) -> int:
-    return max(live_window(cell.window or 0, settings) for cell in windowed)
+def _window_pages(model: Model, pages: int) -> int:
+    """Pages of the window pool that one request holds at worst, of `pages` in the full one."""
+    return min(pages, ceil(live_window(largest_window(model.pooled), model.settings) / model.settings.page))
 
 
 def _limits(model: Model, planned: Plan, pages: int) -> dict[str, float]:
     """Requests of this length that each pool holds; the smallest is the concurrency."""
     page = model.settings.page
     limits: dict[str, float] = {"tokens": planned.tokens // page / pages}
-    windowed = [cell for cell in model.pooled if cell.window is not None]
-    if windowed and planned.window_tokens is not None:
-        need = min(pages, ceil(_window_tokens(windowed, model.settings) / page))
+    if planned.window_tokens is not None:
+        need = _window_pages(model, pages)
         limits["window tokens (--swa-full-tokens-ratio)"] = planned.window_tokens // page / need
     if planned.state_slots is not None:
         slots = model.settings.slots

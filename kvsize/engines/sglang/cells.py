@@ -207,22 +207,17 @@ def _columns(state: State) -> int:
 
 
 def _channels(store: Recurrent, state: State, ranks: int) -> int:
-    """mamba_utils.py extra_groups_for_head_shards: groups that do not divide are copied, one for each rank."""
+    """mamba_utils.py extra_groups_for_head_shards: B and C groups that do not divide are copied, one for each rank."""
     channels = state.shape[0]
-    groups, size = _groups(store, channels)
-    return channels + 2 * size * (ranks - groups) if groups % ranks else channels
-
-
-def _groups(store: Recurrent, channels: int) -> tuple[int, int]:
-    """(B and C groups, elements of one) of a convolution over x, B and C; (0, 0) where there are none."""
     match store.kind:
         case "mamba2":
-            return store.groups, store.states[1].shape[2]
+            groups, size = store.groups, store.states[1].shape[2]
         case "gated_delta":  # keys are the groups: [v_heads, k_dim, v_dim]
-            v_heads, k_dim, v_dim = store.states[1].shape
-            return (channels - v_heads * v_dim) // (2 * k_dim), k_dim
+            v_heads, size, v_dim = store.states[1].shape
+            groups = (channels - v_heads * v_dim) // (2 * size)
         case _:
-            return 0, 0
+            return channels
+    return channels + 2 * size * (ranks - groups) if groups % ranks else channels
 
 
 def _share(count: int, ranks: int) -> int:

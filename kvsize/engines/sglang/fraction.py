@@ -1,4 +1,4 @@
-"""mem_fraction_static as SGLang sets it when nobody does: what it leaves for activations and graphs.
+"""mem_fraction_static as SGLang sets it when nobody does: what it leaves for activations, graphs and images.
 
 sglang@0.5.23 arg_groups/memory_hook.py, arg_groups/cuda_graph_hook.py. Sizes in MiB, as there.
 """
@@ -16,6 +16,8 @@ CAPACITY = (
 )
 LARGEST = (16384, 512, 512)
 FLOOR_ABOVE, FLOOR = 60, 10  # GiB
+LEAST_CHUNK = 2048
+IMAGES_MIB = 100  # SGLANG_VLM_CACHE_SIZE_MB, taken off the pool of a model that sees
 
 
 def defaults(gpu_mib: float, tensor_parallel: int) -> tuple[int, int]:
@@ -39,14 +41,15 @@ def reserved_mib(
     pipeline_parallel: int = 1,
     attention_replicas: int = 1,
     latent: bool = False,
+    chunked_prefill: int | None = None,
 ) -> float:
-    """MiB that the default leaves to activations and graphs, text-only models.
+    """MiB that the default leaves to activations and graphs.
 
-    `latent`: an MLA model, whose prefill graphs cost a flat 1.5 GiB. Vision models add to it by the size of their
-    encoder, which a geometry does not know.
+    `latent`: an MLA model, whose prefill graphs cost a flat 1.5 GiB. `chunked_prefill` None: by the GPU's memory.
     """
     chunk, batch = defaults(gpu_mib, tensor_parallel)
-    reserved = 512 + 1.5 * chunk + tensor_parallel * pipeline_parallel / 8 * GIB
+    chunk = chunked_prefill or chunk
+    reserved = 512 + 1.5 * max(chunk, LEAST_CHUNK) + tensor_parallel * pipeline_parallel / 8 * GIB
     reserved += batch * 2
     if attention_replicas > 1:
         reserved += batch * attention_replicas * (4.5 if batch > 300 else 3)
@@ -61,13 +64,21 @@ def mem_fraction_static(
     pipeline_parallel: int = 1,
     attention_replicas: int = 1,
     latent: bool = False,
+    chunked_prefill: int | None = None,
 ) -> float:
-    """The default fraction of the memory free at start that weights and cache may take."""
+    """The default fraction of the memory free at start that weights and cache may take, for a model without images."""
     reserved = reserved_mib(
         gpu_mib,
         tensor_parallel=tensor_parallel,
         pipeline_parallel=pipeline_parallel,
         attention_replicas=attention_replicas,
         latent=latent,
+        chunked_prefill=chunked_prefill,
     )
     return round((gpu_mib - reserved) / gpu_mib, 3)
+
+
+def vision_factor(layers: int, hidden: int) -> float:
+    """What a fraction that nobody set is multiplied by for a model that sees: less for a larger encoder."""
+    likeness = layers * hidden**2 / (24 * 1024**2)  # to ViT-L/14
+    return 0.95 * max(0.8, min(1.05, 1 - 0.1 * (likeness - 1)))

@@ -138,7 +138,7 @@ def _window_cap(windowed: Sequence[LayerCell], settings: Settings) -> int | None
     if settings.radix or unlimited or any(cell.chunked for cell in windowed):
         return None
     requests = max(1, (settings.running_requests or 1) // settings.replicas)
-    need = requests * live_window(_largest_window(windowed), settings) + 2 * settings.chunk + settings.page
+    need = requests * live_window(largest_window(windowed), settings) + 2 * settings.chunk + settings.page
     return ceil(need / settings.page) * settings.page
 
 
@@ -149,12 +149,13 @@ def live_window(window: int, settings: Settings) -> int:
     return window + EVICTION_INTERVAL * steps + settings.page + allocated
 
 
-def _largest_window(cells: Sequence[LayerCell]) -> int:
+def largest_window(cells: Sequence[LayerCell]) -> int:
+    """The widest of the cells' windows, in tokens."""
     return max(cell.window for cell in cells if cell.window is not None)
 
 
 def _check_window(windowed: Sequence[LayerCell], window_tokens: int, page: int) -> None:
-    floor = _largest_window(windowed) + page
+    floor = largest_window(windowed) + page
     if floor >= window_tokens:
         raise UnsupportedError(
             f"the window pool of {window_tokens:,} tokens is below one request's window and page, {floor:,}",
