@@ -494,6 +494,11 @@ def test_the_smallest_gpus_have_eight_graphs_whatever_their_number():
             512 + 1.5 * 8192 + 1024 + 2 * 512 + 512 * 8 * 4.5 + 8 * 58,
         ),
         (180, {}, 512 + 1.5 * 16_384 + 128 + 2 * 512 + 8 * 74),
+        # a chunk of one's own counts as 2,048 at least; above 60 GiB 10 GiB are left in any case
+        (24, {"chunked_prefill": 512}, 512 + 1.5 * 2048 + 128 + 2 * 48 + 8 * 30),
+        (24, {"chunked_prefill": 2049}, 512 + 1.5 * 2049 + 128 + 2 * 48 + 8 * 42),
+        (60, {"chunked_prefill": 512}, 512 + 1.5 * 2048 + 128 + 2 * 256 + 8 * 30),
+        (60.5, {"chunked_prefill": 512}, 10 * 1024),
     ],
 )
 def test_memory_left_to_activations_and_graphs(gib, settings, mib):

@@ -14,7 +14,7 @@ CAPACITY = (
     (60, 4096, 32, 160),
     (160, 8192, 256, 512),
 )
-LARGEST = (16384, 512, 512)
+LARGEST = (16384, 512)
 FLOOR_ABOVE, FLOOR = 60, 10  # GiB
 LEAST_CHUNK = 2048
 IMAGES_MIB = 100  # SGLANG_VLM_CACHE_SIZE_MB, taken off the pool of a model that sees
@@ -25,7 +25,7 @@ def defaults(gpu_mib: float, tensor_parallel: int) -> tuple[int, int]:
     for below, chunk, batch, wide in CAPACITY:
         if gpu_mib < below * GIB:
             return chunk, wide if tensor_parallel >= 4 else batch
-    return LARGEST[0], LARGEST[1]
+    return LARGEST
 
 
 def prefill_graphs(tokens: int) -> int:
