@@ -339,9 +339,10 @@ class ConfigView:
 
     def per_layer(self, key: str, count: int) -> tuple[int, ...]:
         """One whole number for each of `count` layers, given as a list or as one number for all."""
-        values = self.whole_numbers(key, at_least=1) if isinstance(self.get(key), list) else (self.need(key),) * count
-        if values is None or len(values) != count:
-            raise ConfigError(f"has {len(values or ())} entries for {count} layers", where=self.where(key))
+        listed = isinstance(self.get(key), list)
+        values = (self.whole_numbers(key, at_least=1) or ()) if listed else (self.need(key),) * count
+        if len(values) != count:
+            raise ConfigError(f"has {len(values)} entries for {count} layers", where=self.where(key))
         return values
 
     def overlaid(self, values: Mapping[str, Any]) -> ConfigView:
@@ -439,6 +440,7 @@ def unknown_architecture(model_type: str, raw: Mapping[str, Any]) -> UnknownArch
     """The refusal for a type without a rule: the fields that were seen, and the nearest known names."""
     import difflib
 
+    name = model_type[:64]
     telling = [
         key for key in raw if any(word in key for word in ("state", "ssm", "mamba", "conv", "lora", "window", "linear"))
     ]
@@ -447,7 +449,7 @@ def unknown_architecture(model_type: str, raw: Mapping[str, Any]) -> UnknownArch
         for key in dict.fromkeys((*SHOWN_KEYS, *telling))
         if key in raw
     ][:8]
-    nearest = difflib.get_close_matches(model_type[:64], known_types(), n=3, cutoff=0.5)
+    nearest = difflib.get_close_matches(name, known_types(), n=3, cutoff=0.5)
     lines = []
     if seen:
         lines.append("It saw: " + ", ".join(seen))
@@ -455,7 +457,7 @@ def unknown_architecture(model_type: str, raw: Mapping[str, Any]) -> UnknownArch
         lines.append("Nearest known: " + ", ".join(nearest))
     lines.append("If your transformers knows it, add --probe: that runs the real model code on the meta device.")
     return UnknownArchitectureError(
-        f"kvsize does not know the architecture {json.dumps(model_type[:64])} yet, and does not guess",
+        f"kvsize does not know the architecture {json.dumps(name)} yet, and does not guess",
         hint="\n".join(lines),
     )
 

@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import cache_from_source
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -91,13 +92,15 @@ def choices(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def expressions(node: ast.AST) -> Iterator[ast.expr]:
-    """Every expression that computes; not messages, annotations, decorators."""
+    """Every expression that computes; not messages, annotations, decorators, nor zip's strict, which only asserts."""
     skipped: set[int] = set()
     for field in ("annotation", "returns", "decorator_list", "type_params"):
         value = getattr(node, field, None)
         skipped |= {id(item) for item in (value if isinstance(value, list) else [value])}
     for child in ast.iter_child_nodes(node):
         if id(child) in skipped or isinstance(child, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom):
+            continue
+        if isinstance(child, ast.keyword) and child.arg == "strict":
             continue
         if isinstance(child, ast.expr):
             yield child
@@ -124,6 +127,7 @@ def mutants(path: Path) -> list[Mutant]:
 
 
 ARCHITECTURE_TESTS = ("architectures", "config", "transformers")
+GGUF_TESTS = ("gguf", "llamacpp")
 ALL_TESTS = ["tests/truth", "tests/unit", "tests/golden"]
 
 
@@ -150,17 +154,22 @@ class Copy:
         return f"{mutant.path.relative_to(self.folder)}:{mutant.line}: {mutant.old}  ->  {mutant.new}"
 
     def own_tests(self, path: Path) -> list[str]:
-        """The tests of a module: those that bear its engine's or folder's name, or that are about architectures."""
+        """The tests that bear a module's, its engine's or its folder's name, or that are about architectures."""
         parts = path.relative_to(self.folder / "kvsize").with_suffix("").parts
-        names = ARCHITECTURE_TESTS if parts[0] == "architectures" and len(parts) == 2 else parts[1:2]
+        names = parts[1:2] or parts
+        if parts[0] == "architectures":
+            names = GGUF_TESTS if names[0] == "gguf" else (*ARCHITECTURE_TESTS, *names)
         folders = [self.folder / "tests" / kind for kind in ("truth", "unit")]
         found = {test for folder in folders for name in names for test in folder.glob(f"test_{name}*.py")}
-        return sorted(str(test.relative_to(self.folder)) for test in found) or ["tests/unit"]
+        quickest_first = sorted(
+            (str(test.relative_to(self.folder)) for test in found), reverse=True
+        )  # unit, then truth
+        return quickest_first or ["tests/unit"]
 
     def passes(self, tests: list[str], seconds: int) -> bool:
         """Whether these tests pass on the copy as it is now."""
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1"}
         try:
             done = subprocess.run(
                 command, cwd=self.folder, env=environment, capture_output=True, timeout=seconds, check=False
@@ -172,12 +181,18 @@ class Copy:
     def survives(self, mutant: Mutant, seconds: int, *, thorough: bool) -> bool:
         """Whether no test notices."""
         text = mutant.path.read_bytes()
-        mutant.path.write_bytes(mutant.applied(text))
+        _write(mutant.path, mutant.applied(text))
         try:
             unseen = self.passes(self.own_tests(mutant.path), seconds)
             return unseen and (not thorough or self.passes(ALL_TESTS, 4 * seconds))
         finally:
-            mutant.path.write_bytes(text)
+            _write(mutant.path, text)
+
+
+def _write(path: Path, text: bytes) -> None:
+    """Write a source file, whose bytecode would be taken for current if size and second were the same."""
+    path.write_bytes(text)
+    Path(cache_from_source(str(path))).unlink(missing_ok=True)
 
 
 def main() -> int:

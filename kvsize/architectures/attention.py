@@ -49,7 +49,7 @@ def qwen2_moe_types(cfg: ConfigView, count: int) -> Sequence[str]:
     """Every other layer below max_window_layers, if windows are used at all."""
     used = cfg.flag("use_sliding_window")
     limit = cfg.need("max_window_layers", at_least=0) if used else 0
-    return ["sliding_attention" if (i + 1) % 2 and i < limit else "full_attention" for i in range(count)]
+    return ["sliding_attention" if i % 2 == 0 and i < limit else "full_attention" for i in range(count)]
 
 
 def qwen3_moe_types(cfg: ConfigView, count: int) -> Sequence[str]:
@@ -90,8 +90,7 @@ def exaone4_types(cfg: ConfigView, count: int) -> Sequence[str]:
 def cohere2_moe_types(cfg: ConfigView, count: int) -> Sequence[str]:
     """Two patterns: one for the dense prefix, one for the rest."""
     dense = min(cfg.maybe("first_k_dense_replace", at_least=0) or 0, count)
-    prefix = cfg.maybe("prefix_dense_sliding_window_pattern") or 1
-    rest = cfg.maybe("sliding_window_pattern") or 4
+    prefix, rest = cfg.need("prefix_dense_sliding_window_pattern"), cfg.need("sliding_window_pattern")
     kinds = [(index + 1) % prefix for index in range(dense)] + [(index + 1) % rest for index in range(count - dense)]
     return ["sliding_attention" if kind else "full_attention" for kind in kinds]
 
@@ -244,7 +243,7 @@ def step3p5(cfg: ConfigView) -> tuple[Layer, ...]:
     """Step 3.5 and 3.7: the file's lists may run on over the MTP layers, which have a cache of their own."""
     count = cfg.layers()
     given = cfg.strings("layer_types")
-    kinds = given[:count] if given and len(given) >= count else layer_types(cfg, all_full)
+    kinds = given[:count] if given and len(given) > count else layer_types(cfg, all_full)
     return tuple(attention_layer(cfg, kind) for kind in kinds)
 
 

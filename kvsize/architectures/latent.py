@@ -161,6 +161,8 @@ def mistral_large4(cfg: ConfigView) -> tuple[Layer, ...]:
     own = indexer_layers(cfg, count)
     if not len(sources) == len(ropes) == count:
         raise ConfigError(f"kv_source_layers and no_rope_layers must have {count} entries", where=cfg.path)
+    if any(source > index or sources[source] != source for index, source in enumerate(sources)):
+        raise cfg.invalid("kv_source_layers", "a layer's own index or that of an earlier one that has one", sources)
     index_dim = cfg.need("index_head_dim")
     layers = []
     for index, source in enumerate(sources):

@@ -100,7 +100,7 @@ NEMOTRON_LETTERS = {"M": "linear_attention", "*": "full_attention", "-": "mlp", 
 
 def nemotron_h(cfg: ConfigView) -> tuple[Layer, ...]:
     """Nemotron-H: one letter a layer. M: Mamba-2, *: attention, - and E: nothing kept."""
-    count = cfg.need_any("mamba_num_heads")
+    count = cfg.need("mamba_num_heads")
     states = mamba2(
         count,
         cfg.need("mamba_head_dim"),
@@ -185,7 +185,7 @@ def zamba(cfg: ConfigView) -> tuple[Layer, ...]:
     inner = _scaled(cfg, "mamba_expand", cfg.need("hidden_size"))
     conv = State("conv", (inner, cfg.need("mamba_d_conv")))
     states = Recurrent(
-        "mamba", (conv, State("recurrent", (mixers, max(inner // mixers, 1), cfg.need("mamba_d_state")), "float32"))
+        "mamba", (conv, State("recurrent", (mixers, inner // mixers, cfg.need("mamba_d_state")), "float32"))
     )
     width = cfg.maybe("attention_head_dim") or 2 * hidden_per_head(cfg)
     return _zamba_layers(cfg, states, Heads(kv_heads(cfg), width, width), _zamba_kinds(cfg, count))
@@ -205,7 +205,7 @@ def zamba2(cfg: ConfigView) -> tuple[Layer, ...]:
     inner = _scaled(cfg, "mamba_expand", cfg.need("hidden_size"))
     mixers = cfg.need("n_mamba_heads")
     states = mamba2(
-        mixers, max(inner // mixers, 1), cfg.need("mamba_d_state"), cfg.need("mamba_ngroups"), cfg.need("mamba_d_conv")
+        mixers, inner // mixers, cfg.need("mamba_d_state"), cfg.need("mamba_ngroups"), cfg.need("mamba_d_conv")
     )
     width = 2 * cfg.need("hidden_size") // query_heads(cfg)
     default = ["linear_attention", *(["linear_attention"] * 5 + ["hybrid"]) * 7, *["linear_attention"] * 4, "hybrid"]
@@ -241,7 +241,7 @@ def olmo_hybrid_states(cfg: ConfigView) -> Recurrent:
     """OLMo hybrid: shapes follow from hidden_size where they are not given."""
     k_heads = cfg.maybe("linear_num_key_heads") or query_heads(cfg)
     v_heads = cfg.maybe("linear_num_value_heads") or query_heads(cfg)
-    k_dim = cfg.maybe("linear_key_head_dim") or max(int(0.75 * cfg.need("hidden_size") / k_heads), 1)
+    k_dim = cfg.maybe("linear_key_head_dim") or int(0.75 * cfg.need("hidden_size") / k_heads)
     return _delta_states(cfg, k_heads, v_heads, k_dim, cfg.maybe("linear_value_head_dim") or 2 * k_dim)
 
 
@@ -352,19 +352,15 @@ def inkling(default: LayerTypes) -> Adapter:
     def adapt(cfg: ConfigView) -> tuple[Layer, ...]:
         wide = cfg.need("hidden_size")
         full = heads(cfg)
-        local_dim = cfg.maybe("swa_head_dim") or full.k_dim
-        local = Heads(cfg.maybe("swa_num_key_value_heads") or full.count, local_dim, local_dim)
-        window = cfg.maybe("sliding_window")
+        local_dim = cfg.need("swa_head_dim")
+        local = Heads(cfg.need("swa_num_key_value_heads"), local_dim, local_dim)
+        kernel = cfg.need_any("sconv_kernel_size", "conv_kernel_size")  # two names of one field
         layers = []
         for kind in layer_types(cfg, default):
             entry = local if kind == "hybrid_sliding" else full
             channels = entry.count * entry.k_dim
-            kernels = (cfg.maybe("sconv_kernel_size") or cfg.need("conv_kernel_size"), cfg.need("conv_kernel_size"))
-            states = tuple(
-                short_conv(size, kernel, format="float32")
-                for size, kernel in ((channels, kernels[0]),) * 2 + ((wide, kernels[1]),) * 2
-            )
-            tokens = Sliding(window or cfg.need("sliding_window")) if kind == "hybrid_sliding" else Full()
+            states = tuple(short_conv(size, kernel, format="float32") for size in (channels, channels, wide, wide))
+            tokens = Sliding(cfg.need("sliding_window")) if kind == "hybrid_sliding" else Full()
             layers.append(Layer((Attention(entry, tokens), Recurrent("short_conv", states)), kind=kind))
         return tuple(layers)
 
@@ -389,17 +385,11 @@ def zaya(cfg: ConfigView) -> tuple[Layer, ...]:
             State("recurrent", (entry.count * entry.k_dim // 2,)),
         ),
     )
-    window = cfg.maybe("sliding_window")
-    kinds = layer_types(cfg, lambda _c, n: ["hybrid"] * n)
     return tuple(
         Layer(
-            (
-                Attention(entry, Sliding(window or cfg.need("sliding_window")) if k == "hybrid_sliding" else Full()),
-                states,
-            ),
-            kind=k,
+            (Attention(entry, Sliding(cfg.need("sliding_window")) if k == "hybrid_sliding" else Full()), states), kind=k
         )
-        for k in kinds
+        for k in layer_types(cfg, lambda _c, n: ["hybrid"] * n)
     )
 
 
@@ -416,7 +406,7 @@ def _minimax_types(cfg: ConfigView, count: int) -> Sequence[str]:
         if len(listed) != count:
             raise ConfigError(f"has {len(listed)} entries for {count} layers", where=cfg.where("attn_type_list"))
         return ["full_attention" if kind else "linear_attention" for kind in listed]
-    return ["full_attention" if (index + 1) % 2 else "linear_attention" for index in range(count)]
+    return ["linear_attention" if index % 2 else "full_attention" for index in range(count)]
 
 
 def qwen4_exp(cfg: ConfigView) -> tuple[Layer, ...]:

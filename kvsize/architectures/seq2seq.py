@@ -85,7 +85,8 @@ def dia(cfg: ConfigView) -> tuple[Layer, ...]:
 def t5(cfg: ConfigView) -> tuple[Layer, ...]:
     """T5's family: d_kv wide heads; num_decoder_layers defaults to num_layers."""
     key = "num_decoder_layers" if cfg.get("num_decoder_layers") is not None else "num_layers"
-    return _decoder(cfg, key, "num_attention_heads", cfg.maybe("d_kv") or cfg.maybe("head_dim"))
+    width = cfg.need("head_dim" if "head_dim" in cfg.facts.map else "d_kv")  # some classes take both names
+    return _decoder(cfg, key, "num_attention_heads", width)
 
 
 def pix2struct(cfg: ConfigView) -> tuple[Layer, ...]:

@@ -43,15 +43,14 @@ def _deepseek_v4_kinds(cfg: ConfigView) -> list[str]:
     count = cfg.layers()
     listed, ratios = cfg.strings("layer_types"), cfg.whole_numbers("compress_ratios")
     if listed is None and ratios is not None:
-        unknown = set(ratios[:count]) - set(DEEPSEEK_V4_KINDS)
+        unknown = set(ratios) - set(DEEPSEEK_V4_KINDS)
         if unknown:
             raise cfg.invalid("compress_ratios", "a list of 0, 4 and 128", sorted(unknown))
         listed = tuple(DEEPSEEK_V4_KINDS[ratio] for ratio in ratios)
     if listed is None:
-        rest = [
-            "compressed_sparse_attention" if i % 2 else "heavily_compressed_attention" for i in range(max(count - 2, 0))
-        ]
-        listed = (*["heavily_compressed_attention"] * min(count, 2), *rest)
+        listed = tuple(
+            "compressed_sparse_attention" if i >= 3 and i % 2 else "heavily_compressed_attention" for i in range(count)
+        )
     if len(listed) < count:
         raise ConfigError(f"has {len(listed)} entries for {count} layers", where=cfg.where("layer_types"))
     return list(listed[:count])
@@ -95,7 +94,7 @@ def unlimited_ocr(cfg: ConfigView) -> tuple[Layer, ...]:
 
 def cpmant(cfg: ConfigView) -> tuple[Layer, ...]:
     """CPM-Ant: a learned prompt of prompt_length entries stands before every request."""
-    width = cfg.maybe("dim_head") or hidden_per_head(cfg)
+    width = cfg.need("dim_head")
     store = Attention(Heads(query_heads(cfg), width, width), extra_tokens=cfg.maybe("prompt_length", at_least=0) or 0)
     return (Layer((store,)),) * cfg.layers()
 
@@ -125,7 +124,7 @@ def blt(cfg: ConfigView) -> tuple[Layer, ...]:
         if part is None:
             raise cfg.missing(name)
         count = part.need("num_attention_heads")
-        width = max(part.need("hidden_size") // count, 1)
+        width = part.need("hidden_size") // count
         entry = Heads(part.maybe("num_key_value_heads") or count, width, width)
         layers += [Layer((Attention(entry),))] * part.layers()
     return tuple(layers)

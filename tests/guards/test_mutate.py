@@ -46,6 +46,7 @@ def test_changes(source, new):
         "def f(a: Literal[1]) -> Literal[2]: ...",
         "@cache(1)\ndef f(): ...",
         "x: Annotated[int, 1]",
+        "zip(a, b, strict=True)",
         '"""Doc 1."""',
     ],
 )
@@ -78,12 +79,22 @@ def test_a_sample_is_the_same_for_the_same_seed(copy):
         ("engines/vllm/plan.py", "tests/truth/test_vllm.py"),
         ("engines/trtllm.py", "tests/unit/test_trtllm.py"),
         ("architectures/latent.py", "tests/truth/test_transformers.py"),
+        ("architectures/latent.py", "tests/unit/test_latent_by_hand.py"),
+        ("architectures/__init__.py", "tests/unit/test_architectures_facts_by_hand.py"),
         ("architectures/gguf/states.py", "tests/unit/test_gguf.py"),
+        ("architectures/gguf/states.py", "tests/truth/test_llamacpp.py"),
+        ("config.py", "tests/unit/test_config_by_hand.py"),
         ("engines/__init__.py", "tests/unit"),
     ],
 )
 def test_each_module_has_tests_of_its_own(copy, module, tests):
     assert tests in copy.own_tests(copy.folder / "kvsize" / module)
+
+
+def test_quick_tests_come_first(copy):
+    kinds = [test.split("/")[1] for test in copy.own_tests(copy.folder / "kvsize" / "architectures" / "common.py")]
+    assert kinds == sorted(kinds, reverse=True)
+    assert {"unit", "truth"} == set(kinds)
 
 
 def test_a_broken_copy_is_noticed_and_mended(copy):

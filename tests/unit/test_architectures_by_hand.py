@@ -11,6 +11,7 @@ from kvsize.architectures import geometry
 from kvsize.errors import ConfigError
 from kvsize.geometry import (
     Attention,
+    Compressed,
     Encoder,
     Full,
     Heads,
@@ -128,12 +129,118 @@ def test_pix2struct_always_reads_its_patches():
     assert found == (Layer((Attention(Heads(4, 64, 64)), Attention(Heads(4, 64, 64), Encoder()))),) * 3
 
 
+@pytest.mark.parametrize(
+    ("model_type", "fields", "width"),
+    [
+        ("t5", {}, 64),
+        ("t5", {"d_kv": 32}, 32),
+        ("t5", {"head_dim": 32}, 32),  # the class's attribute_map: was 64
+        ("udop", {"head_dim": 32}, 64),  # no such name there
+        ("pop2piano", {"d_kv": 48}, 48),
+    ],
+)
+def test_t5_s_heads(model_type, fields, width):
+    entry = Heads(8, width, width)
+    found = layers(model_type, **{"num_heads": 8, "num_layers": 2, **fields})
+    assert found == (Layer((Attention(entry), Attention(entry, Encoder()))),) * 2
+
+
+@pytest.mark.parametrize(("fields", "count"), [({}, 6), ({"num_layers": 3}, 3), ({"num_decoder_layers": 2}, 2)])
+def test_t5_s_decoder_is_as_deep_as_its_encoder_unless_told(fields, count):
+    assert len(layers("t5", **fields)) == count
+
+
+def test_a_decoder_alone_reads_no_encoder():
+    alone = layers("bart", d_model=64, decoder_attention_heads=4, decoder_layers=2, is_encoder_decoder=False)
+    assert alone == (Layer((Attention(Heads(4, 16, 16)),)),) * 2
+
+
+@pytest.mark.parametrize(("fields", "tokens"), [({}, 1500), ({"max_source_positions": 3000}, 3000)])
+def test_whisper_s_encoder_yields_as_many_frames_whatever_the_sound(fields, tokens):
+    entry = Heads(4, 16, 16)
+    found = layers("whisper", d_model=64, decoder_attention_heads=4, decoder_layers=2, **fields)
+    assert found == (Layer((Attention(entry), Attention(entry, Encoder(tokens=tokens)))),) * 2
+
+
+@pytest.mark.parametrize(("fields", "width"), [({}, 40), ({"head_dim": 24}, 24)])
+def test_moonshine_s_streaming_decoder(fields, width):
+    entry = Heads(2, width, width)
+    found = layers("moonshine_streaming", num_key_value_heads=2, num_hidden_layers=3, **fields)
+    assert found == (Layer((Attention(entry), Attention(entry, Encoder()))),) * 3
+
+
+def test_t5_gemma_s_windows_stop_at_the_encoder():
+    small = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    (first, second) = layers("t5_gemma_module", num_hidden_layers=2, sliding_window=32, **small)
+    entry = Heads(2, 16, 16)
+    assert first == Layer((Attention(entry, Sliding(32)), Attention(entry, Encoder())), kind="sliding_attention")
+    assert second == Layer((Attention(entry), Attention(entry, Encoder())))
+    kinds = [layer.kind[0] for layer in layers("t5gemma2_decoder", num_hidden_layers=7)]
+    assert kinds == list("sssssfs")
+
+
+def test_musicgen_s_text_encoder_may_be_left_out():
+    decoder = {"model_type": "musicgen_decoder", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1}
+    (layer,) = geometry({"model_type": "musicgen", "decoder": decoder}).layers
+    assert layer.stores[1].span == Encoder(optional=True)
+
+
 # -- models unlike any other -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("count", "letters"), [(1, "h"), (2, "hh"), (5, "hhhch")])
 def test_deepseek_v4_starts_with_two_heavily_compressed_layers(count, letters):
     assert "".join(layer.kind[0] for layer in layers("deepseek_v4", num_hidden_layers=count)) == letters
+
+
+def test_deepseek_v4_s_entries():
+    found = layers("deepseek_v4", num_hidden_layers=3, compress_ratios=[0, 4, 128])
+    assert [layer.stores for layer in found] == [
+        (Attention(Heads(1, 512, 512), Sliding(128)),),
+        (Compressed(512, 128, 4, overlap=True, index_dim=128),),
+        (Compressed(512, 128, 128, overlap=False, index_dim=0),),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "rates"),
+    [
+        ({}, [4, 128]),
+        ({"compress_rates": {"compressed_sparse_attention": 8}}, [8, 128]),
+        ({"compress_rates": {"heavily_compressed_attention": 64}}, [4, 64]),
+        ({"compress_rate_csa": 2, "compress_rate_hca": 32}, [2, 32]),
+    ],
+)
+def test_deepseek_v4_s_rates(fields, rates):
+    listed = ["compressed_sparse_attention", "heavily_compressed_attention"]
+    found = layers("deepseek_v4", num_hidden_layers=2, layer_types=listed, **fields)
+    assert [layer.stores[0].rate for layer in found] == rates
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"compress_ratios": [0, 4]}, "has 2 entries for 3 layers"),
+        ({"compress_ratios": [0, 4, 7, 128]}, "a list of 0, 4 and 128"),
+        ({"compress_ratios": [0, 4, 128, 7]}, "a list of 0, 4 and 128"),  # was a crash
+        ({"layer_types": ["sliding_attention"] * 2}, "has 2 entries for 3 layers"),
+        ({"layer_types": ["chunked_attention"] * 3}, "unknown layer type 'chunked_attention'"),
+    ],
+)
+def test_deepseek_v4_s_lists(fields, words):
+    with pytest.raises(ConfigError, match=words):
+        layers("deepseek_v4", num_hidden_layers=3, **fields)
+
+
+def test_what_stands_behind_deepseek_v4_s_layers_is_for_drafts():
+    assert len(layers("deepseek_v4", num_hidden_layers=3, compress_ratios=[0, 4, 128, 0])) == 3
+
+
+@pytest.mark.parametrize("listed", [["full_attention"], ["full_attention", "sparse"], ["minimax_m3_sparse"] * 3])
+def test_minimax_m3_s_lists(listed):
+    with pytest.raises(ConfigError) as caught:
+        layers("minimax_m3_vl_text", num_hidden_layers=2, layer_types=listed)
+    assert caught.value.where == "$.layer_types"
 
 
 def test_minimax_m3_s_index_keys_stand_where_the_file_says():
@@ -155,6 +262,43 @@ def test_unlimited_ocr_keeps_the_prompt():
 @pytest.mark.parametrize(("fields", "extra"), [({}, 32), ({"prompt_length": 0}, 0), ({"prompt_length": 8}, 8)])
 def test_cpm_ant_s_prompt(fields, extra):
     assert layers("cpmant", **fields)[0].stores[0].extra_tokens == extra
+
+
+@pytest.mark.parametrize(("fields", "width"), [({}, 128), ({"dim_head": 64}, 64)])
+def test_cpm_ant_s_heads(fields, width):
+    assert layers("cpmant", num_hidden_layers=2, num_attention_heads=16, **fields)[1].stores == (
+        Attention(Heads(16, width, width), extra_tokens=32),
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "span"), [({}, Sliding(513)), ({"mem_len": None}, Full()), ({"mem_len": 8}, Sliding(9))]
+)
+def test_xlnet_keeps_hidden_states(fields, span):
+    found = layers("xlnet", d_model=64, n_head=4, n_layer=3, **fields)
+    assert found == (Layer((Attention(Heads(1, 64, 0), span),)),) * 3
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields", "where"),
+    [
+        ("cpmant", {"dim_head": None}, "$.dim_head"),
+        ("cpmant", {"prompt_length": -1}, "$.prompt_length"),
+        ("xlnet", {"mem_len": 0}, "$.mem_len"),
+        ("reformer", {"attn_layers": []}, "$.attn_layers"),
+        ("blt", {"encoder_config": {"hidden_size": 4, "num_attention_heads": 8, "num_hidden_layers": 1},
+                 "decoder_config": {"hidden_size": 8, "num_attention_heads": 8, "num_hidden_layers": 1}}, "$"),
+        ("openelm", {"head_dim": 64, "num_transformer_layers": 2, "num_kv_heads": [1]}, "$.num_kv_heads"),
+        ("nemotron-nas", {**SMALL, "block_configs": [{"attention": {"no_op": True}}]},
+         "$.num_key_value_heads_per_layer"),
+        ("nemotron-nas", {**SMALL, "num_hidden_layers": 1, "block_configs": [None]}, "$.block_configs[0].attention"),
+        ("rwkv5", {"hidden_size": 100, "head_size": 64, "num_hidden_layers": 1}, "$"),
+    ],
+)  # fmt: skip
+def test_sizes_that_make_no_model(model_type, fields, where):
+    with pytest.raises(ConfigError) as caught:
+        layers(model_type, **fields)
+    assert caught.value.where == where
 
 
 def test_reformer_counts_buckets_in_lsh_layers():
@@ -237,3 +381,37 @@ def test_chatglm_s_groups():
     sizes = {"num_layers": 2, "kv_channels": 128, "num_attention_heads": 32, "multi_query_group_num": 2}
     assert layers("chatglm", **sizes, multi_query_attention=True)[0].stores[0].entry == Heads(2, 128, 128)
     assert layers("chatglm", **sizes)[0].stores[0].entry == Heads(32, 128, 128)
+
+
+def test_qwen_s_heads_are_kv_channels_wide():
+    sizes = {"hidden_size": 512, "num_attention_heads": 4, "num_hidden_layers": 3}
+    assert layers("qwen", **sizes, kv_channels=96) == (Layer((Attention(Heads(4, 96, 96)),)),) * 3
+    assert layers("qwen", **sizes)[0].stores[0].entry == Heads(4, 128, 128)
+
+
+def test_deci_s_heads_differ_by_layer():
+    found = layers("deci", **SMALL, num_key_value_heads_per_layer=[1, 2, 4, 8])
+    assert [layer.stores[0].entry for layer in found] == [Heads(count, 64, 64) for count in (1, 2, 4, 8)]
+
+
+@pytest.mark.parametrize(("given", "counts"), [([1, 3], [1, 3]), (2, [2, 2])])
+def test_openelm_s_heads_differ_by_layer(given, counts):
+    found = layers("openelm", head_dim=64, num_transformer_layers=2, num_kv_heads=given)
+    assert [layer.stores[0].entry for layer in found] == [Heads(count, 64, 64) for count in counts]
+
+
+def test_step_3_has_groups():
+    found = layers("step3_text", head_dim=256, num_attention_groups=1, num_hidden_layers=3)
+    assert found == (Layer((Attention(Heads(1, 256, 256)),)),) * 3
+
+
+@pytest.mark.parametrize(("fields", "side"), [({"head_size": 32}, 32), ({"head_dim": 64}, 64)])
+def test_rwkv_7_s_matrices(fields, side):
+    (store,) = layers("rwkv7", hidden_size=128, num_hidden_layers=1, **fields)[0].stores
+    assert store.states[2].shape == (128 // side, side, side)
+
+
+def test_hunyuan_s_heads():
+    (first, *_) = layers("hunyuan", **SMALL, num_key_value_heads=2, attention_head_dim=96)
+    assert first.stores == (Attention(Heads(2, 96, 96)),)
+    assert layers("hunyuan", **SMALL)[0].stores == (Attention(Heads(8, 64, 64)),)
