@@ -302,11 +302,17 @@ S = LayerCell(state=1000)
         ((B, W), {"window_ratio": 0.5}, 300),
         ((B, W), {"window_ratio": 0.5, "max_tokens": 200}, 200),
         ((B, W), {"window_ratio": 0.5, "draft_layers": 1}, 200),
+        ((W, W), {"draft_layers": 1}, 150),
         ((B, B, A, A), {"stages": 2}, 133),  # the second stage's: 30,000 / 224 by 112
     ],
 )
 def test_tokens_of_a_budget(cells, settings, tokens):
     assert planned(*cells, **settings).tokens == tokens
+
+
+def test_attention_alone_has_no_slots():
+    found = planned(B)
+    assert (found.state_slots, found.slot_bytes, found.window_tokens, found.window_bytes) == (None, 0, None, 0)
 
 
 @pytest.mark.parametrize("cells", [(B, B), (W, W)])
@@ -316,7 +322,8 @@ def test_a_budget_below_one_token(cells):
 
 
 @pytest.mark.parametrize(
-    ("settings", "tokens"), [({}, 4096), ({"max_tokens": 500}, 500), ({"max_tokens": 500, "page": 64}, 448)]
+    ("settings", "tokens"),
+    [({}, 4096), ({"stages": 2}, 4096), ({"max_tokens": 500}, 500), ({"max_tokens": 500, "page": 64}, 448)],
 )
 def test_states_alone_are_limited_by_the_context(settings, tokens):
     assert planned(S, S, **settings).tokens == tokens
@@ -347,6 +354,8 @@ CAP = {"radix": False, "running_requests": 4, "chunk": 10, "window_ratio": 0.5, 
         ({"max_tokens": 100}, 100, 100),
         ({"max_tokens": 1000}, 797, 1000),
         ({"max_tokens": 5000}, 797, 4406),
+        ({"budget": 104_700, "max_tokens": 499}, 499, 499),
+        ({"budget": 104_700, "max_tokens": 500}, 797, 500),  # no lower than what the budget holds
         ({"chunk": 1}, 4 * 194 + 3, 4442),
         ({"chunk": 0}, 1500, 3000),
         ({"running_requests": None}, 1500, 3000),
@@ -456,7 +465,13 @@ def test_requests(tokens, settings, requests):
     assert planned(B, budget=50 * tokens, **settings).requests == requests
 
 
+def test_a_chunk_beside_windows_keeps_the_ratio():
+    chunk = LayerCell(kv=100, window=64, chunked=True)
+    assert planned(B, W, chunk, **{**CAP, "budget": 450_000}).window_tokens == 1500
+
+
 def test_requests_that_the_slots_hold():
+    assert planned(S, B, budget=10**6, state_slots=30).requests == 30
     assert planned(S, B, budget=10**6, state_slots=30, slots=4).requests == 7
 
 
@@ -540,6 +555,7 @@ def test_one_pool_or_several(geometry, name):
     assert answer(geometry).cache == name
 
 
+CROSSING_WINDOW = Layer((*WINDOW.stores, CROSS.stores[1]))
 CASES = [
     (model(FULL), {}, "was checked", None),
     (model(FULL), {"version": "0.5.22"}, "was checked", "0.5.22 is computed by its rules"),
@@ -571,6 +587,11 @@ CASES = [
     (LONGCAT, {}, "half of these tokens", "2 in all"),
     (model(CROSS, name="WhisperForConditionalGeneration"), {}, "cross attention", "with 1 layers"),
     (model(CROSS, name="BartModel"), {}, "serves no model of this class", "its sizing code makes of the decoder"),
+    (model(FULL, CROSS, name="BartModel"), {}, "serves no model of this class", "its sizing code"),
+    (model(FULL, Layer(CROSS.stores[1:]), name="MllamaModel"), {}, "serves no model of this class", None),
+    (model(CROSSING_WINDOW, name="BartModel"), {}, "keeps windows in full", "BartModel"),
+    (INDEXED, {}, "serves no model of this class", None),
+    (model(FULL, Layer()), {}, "caches nothing", None),
     (model(Layer(), hidden_size=4096), {}, "caches nothing", "every layer as attention"),
     (HYBRID, {}, "serves no such model", None),
     (model(DELTA, FULL, kind="jamba"), {}, "serves no such model", "every layer charged as attention"),
@@ -599,6 +620,17 @@ ACCEPTED = [
     model(Layer(), hidden_size=4096),
     model(DELTA, name="Qwen3NextForCausalLM", kind="qwen3_next", num_attention_heads=None),
 ]
+
+
+def test_language_models_of_internvl_are_listed():
+    words = "InternVLChatModel takes gpt_oss, internlm2, llama, qwen2, qwen3, qwen3_moe as its language model"
+    with pytest.raises(UnsupportedError, match=words):
+        answer(model(FULL, name="InternVLChatModel", kind="phi3"))
+
+
+def test_a_class_with_a_latent_has_heads_in_no_layer():
+    with pytest.raises(UnsupportedError, match="this model caches heads"):
+        answer(model(Layer((Attention(MLA),)), FULL, name="DeepseekV2ForCausalLM", kind="deepseek_v2"))
 
 
 @pytest.mark.parametrize("geometry", ACCEPTED)

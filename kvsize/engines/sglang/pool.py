@@ -7,15 +7,13 @@ divides in floats, so that the last token agrees.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 
 from kvsize.engines.sglang.cells import LayerCell
 from kvsize.errors import UnsupportedError
 
-GIB = 1 << 30
 EVICTION_INTERVAL = 128  # environ.py SGLANG_SWA_EVICTION_INTERVAL
-UNLIMITED = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +40,23 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What the engine prints: max_total_num_tokens, the window pool's tokens, state slots, max_running_requests."""
+class Stage:
+    """The pools of one stage's attention: their tokens, and bytes of one token in each."""
 
     tokens: int
-    requests: int
     cell: float
     full_bytes: int
-    window_tokens: int | None = None
-    window_bytes: int = 0
-    state_slots: int | None = None
-    slot_bytes: int = 0
+    window_tokens: int | None
+    window_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Stage):
+    """What the engine prints: max_total_num_tokens, the window pool's tokens, state slots, max_running_requests."""
+
+    requests: int
+    state_slots: int | None
+    slot_bytes: int
 
 
 def plan(cells: Sequence[LayerCell], budget: int, settings: Settings) -> Plan:
@@ -63,12 +67,21 @@ def plan(cells: Sequence[LayerCell], budget: int, settings: Settings) -> Plan:
     """
     slots, per_slot = _state_slots(cells, budget, settings)
     kv_budget = budget if slots is None else _after_states(budget, slots, per_slot, settings)
-    stages = [_stage(cells[start:end], kv_budget, settings) for start, end in stage_ranges(len(cells), settings.stages)]
-    tightest = min(stages, key=lambda stage: stage.tokens)
+    parts = [cells[start:end] for start, end in stage_ranges(len(cells), settings.stages)]
+    stages = [_stage(part, kv_budget, settings) for part in parts if any(cell.token for cell in part)]
+    tightest = min(stages, key=lambda stage: stage.tokens, default=_without_attention(settings))
     if tightest.tokens <= 0:
         raise UnsupportedError(f"{budget:,} bytes hold no token", hint="Give more with --kv-memory.")
-    requests = _requests(tightest.tokens, slots, settings)
-    return replace(tightest, requests=requests, state_slots=slots, slot_bytes=per_slot)
+    return Plan(
+        tightest.tokens,
+        tightest.cell,
+        tightest.full_bytes,
+        tightest.window_tokens,
+        tightest.window_bytes,
+        _requests(tightest.tokens, slots, settings),
+        slots,
+        per_slot,
+    )
 
 
 def stage_ranges(layers: int, stages: int) -> list[tuple[int, int]]:
@@ -86,47 +99,51 @@ def _pages(tokens: int, page: int) -> int:
 # -- one stage's attention ---------------------------------------------------------------------------------------------
 
 
-def _stage(cells: Sequence[LayerCell], budget: int, settings: Settings) -> Plan:
+def _without_attention(settings: Settings) -> Stage:
+    """States alone: the context is the limit."""
+    return Stage(_pages(settings.max_tokens or settings.context_length, settings.page), 0.0, 0, None, 0)
+
+
+def _stage(cells: Sequence[LayerCell], budget: int, settings: Settings) -> Stage:
     full = [cell for cell in cells if cell.window is None and cell.token]
     windowed = [cell for cell in cells if cell.window is not None]
-    if windowed:
-        return _windowed(full, windowed, budget, settings)
-    cell = sum(c.token for c in full) + _draft_bytes(full, settings)
-    if not cell:  # no attention here: the limit is the context's, or another stage's
-        tokens = UNLIMITED if settings.stages > 1 else settings.max_tokens or settings.context_length
-    else:
-        tokens = min(budget // cell, settings.max_tokens or UNLIMITED)
-    return Plan(_pages(tokens, settings.page), 0, cell, cell)
+    full_bytes = sum(cell.token for cell in full) + _draft_bytes(full, settings)
+    if not windowed:
+        return Stage(_capped(budget // full_bytes, settings), full_bytes, full_bytes, None, 0)
+    window_bytes = sum(cell.token for cell in windowed)
+    if not full:  # no ratio to relate to
+        tokens = _capped(budget // window_bytes, settings)
+        return Stage(tokens, window_bytes, 0, tokens, window_bytes)
+    return _both(full_bytes, windowed, window_bytes, budget, settings)
+
+
+def _capped(tokens: int, settings: Settings) -> int:
+    """Whole pages, within --max-total-tokens."""
+    most = settings.max_tokens
+    return _pages(tokens if most is None else min(tokens, most), settings.page)
 
 
 def _draft_bytes(full: Sequence[LayerCell], settings: Settings) -> int:
     """A draft is charged like so many of the target's own layers; its indexer never skips one."""
-    if not settings.draft_layers or not full:
+    if not full:
         return 0
     kv = int(sum(cell.kv for cell in full) * settings.draft_layers / len(full))
     return kv + max(cell.index for cell in full) * settings.draft_layers
 
 
-def _windowed(full: Sequence[LayerCell], windowed: Sequence[LayerCell], budget: int, settings: Settings) -> Plan:
+def _both(full_bytes: int, windowed: Sequence[LayerCell], window_bytes: int, budget: int, settings: Settings) -> Stage:
     """HybridSWAPoolConfigurator: the window pool holds a fixed share of the full pool's tokens, needed or not."""
-    swa_bytes = sum(cell.token for cell in windowed)
-    full_bytes = sum(cell.token for cell in full) + _draft_bytes(full, settings)
-    page = settings.page
-    if not full:  # no ratio to relate to
-        tokens = _pages(min(budget // swa_bytes, settings.max_tokens or UNLIMITED), page)
-        return Plan(tokens, 0, swa_bytes, 0, tokens, swa_bytes)
-    cell = full_bytes + settings.window_ratio * swa_bytes
+    cell, page = full_bytes + settings.window_ratio * window_bytes, settings.page
     cap = _window_cap(windowed, settings)
     if cap is None:
-        tokens = _pages(min(int(budget // cell), settings.max_tokens or UNLIMITED), page)
+        tokens = _capped(int(budget // cell), settings)
         window_tokens = _pages(int(tokens * settings.window_ratio), page)
         _check_window(windowed, window_tokens, page)
-    else:
-        tokens = _pages(int((budget - cap * swa_bytes) // full_bytes), page)
-        if settings.max_tokens and settings.max_tokens < tokens:
-            tokens, cap = _pages(settings.max_tokens, page), min(cap, settings.max_tokens)
-        window_tokens = cap
-    return Plan(tokens, 0, cell, full_bytes, window_tokens, swa_bytes)
+        return Stage(tokens, cell, full_bytes, window_tokens, window_bytes)
+    tokens = _pages((budget - cap * window_bytes) // full_bytes, page)
+    if settings.max_tokens and settings.max_tokens < tokens:
+        tokens, cap = _pages(settings.max_tokens, page), min(cap, settings.max_tokens)
+    return Stage(tokens, cell, full_bytes, cap, window_bytes)
 
 
 def _window_cap(windowed: Sequence[LayerCell], settings: Settings) -> int | None:
@@ -134,10 +151,10 @@ def _window_cap(windowed: Sequence[LayerCell], settings: Settings) -> int | None
 
     A chunk is no window there: the recorded run of Llama 4 kept the ratio.
     """
-    unlimited = settings.running_requests is None or settings.chunk <= 0
-    if settings.radix or unlimited or any(cell.chunked for cell in windowed):
+    running = settings.running_requests
+    if settings.radix or running is None or settings.chunk <= 0 or any(cell.chunked for cell in windowed):
         return None
-    requests = max(1, (settings.running_requests or 1) // settings.replicas)
+    requests = max(1, running // settings.replicas)
     need = requests * live_window(largest_window(windowed), settings) + 2 * settings.chunk + settings.page
     return ceil(need / settings.page) * settings.page
 
@@ -187,7 +204,7 @@ def _slots(budget: int, per_slot: int, settings: Settings) -> int:
         return settings.state_slots // settings.replicas
     if not settings.radix and settings.running_requests is not None:
         return max(1, settings.running_requests // settings.replicas)
-    share = budget / GIB * settings.state_ratio / (1 + settings.state_ratio) * GIB
+    share = budget * settings.state_ratio / (1 + settings.state_ratio)
     drafts = settings.draft_tokens  # each request's steps are kept until they are verified
     per_request = per_slot * (1 + drafts / settings.slots) if drafts else per_slot
     return int((share - per_slot * (1 + drafts)) // per_request)
@@ -195,11 +212,11 @@ def _slots(budget: int, per_slot: int, settings: Settings) -> int:
 
 def _after_states(budget: int, slots: int, per_slot: int, settings: Settings) -> int:
     """_handle_max_mamba_cache: one slot more than counted is padding."""
-    rest = budget / GIB
+    drafts = 0
     if settings.draft_tokens:
         requests = min(max(1, (settings.running_requests or 48) // settings.replicas), slots // settings.slots)
-        rest -= per_slot * (requests + 1) * settings.draft_tokens / GIB
-    return int((rest - (slots + 1) * per_slot / GIB) * GIB)
+        drafts = (requests + 1) * settings.draft_tokens
+    return budget - (slots + 1 + drafts) * per_slot
 
 
 def _requests(tokens: int, slots: int | None, settings: Settings) -> int:
