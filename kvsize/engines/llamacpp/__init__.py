@@ -62,7 +62,7 @@ class Plan:
     types: Types
     cells: Context
     swa_full: bool
-    snapshots: int = 0  # states to roll back to, beside the current one
+    snapshots: int  # states to roll back to, beside the current one
 
 
 def size(geometry: Geometry, workload: Workload, options: Options) -> CacheSize:
@@ -183,9 +183,11 @@ def _n_ctx(geometry: Geometry, workload: Workload, options: Options, sequences: 
         return workload.tokens * sequences
     if options.n_ctx < 0:
         raise UsageError("--ctx-size must not be negative", got=str(options.n_ctx))
-    if options.n_ctx == 0 and geometry.max_tokens is None:
+    if options.n_ctx:
+        return options.n_ctx
+    if geometry.max_tokens is None:
         raise UsageError("--ctx-size 0 means the model's own context, and the model names none", hint="Give a number.")
-    return options.n_ctx or geometry.max_tokens or 0
+    return geometry.max_tokens
 
 
 def layer_bytes(one: Kept, plan: Plan) -> int:

@@ -44,7 +44,7 @@ def context(
     if rules.old:
         return _old(n_ctx, sequences, unified, ubatch, flash=flash, hybrid=hybrid)
     whole = pad(n_ctx, 256)
-    per_stream = whole if unified else pad(max(whole // sequences, 1), 256)
+    per_stream = whole if unified else pad(whole // sequences, 256)  # at most 256 sequences
     return Context(per_stream, 1 if unified else sequences, sequences, unified, ubatch)
 
 

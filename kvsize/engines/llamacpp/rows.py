@@ -47,7 +47,7 @@ class Rows:
         """Cells in all streams."""
         streams = context.sequences if self.own else context.streams
         if self.rate > 1:
-            return pad(max(-(-context.per_stream // self.rate), 1), 256) * streams
+            return pad(-(-context.per_stream // self.rate), 256) * streams
         if not self.window or swa_full:
             return context.per_stream * streams
         return context.window_cells(self.window, shared=context.unified and not self.own) * streams

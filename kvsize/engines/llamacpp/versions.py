@@ -17,7 +17,8 @@ STREAMS = 6000  # every sequence its own stream since #14363, July 2025
 AUTO_FLASH = 6300  # flash_attn got its "auto" behind this
 MODERN = 8560
 MLA_SAME_TYPES = INDEX_CACHES = 11434
-RAN = (6173, 8560, 11434, 11739)
+RAN = (6173, 8560)
+RAN_BETWEEN = range(11434, 11740)
 
 # What b6173 could load. llama.cpp@b6173 src/llama-arch.cpp
 KNOWN_THEN = frozenset(
@@ -52,7 +53,7 @@ class Build:
     @property
     def ran(self) -> bool:
         """Whether its neighbourhood was run: these very builds, and what lies between the two newest."""
-        return self.number in RAN or 11434 <= self.number <= 11739
+        return self.number in RAN or self.number in RAN_BETWEEN
 
 
 def build(text: str) -> Build:
