@@ -21,12 +21,16 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One rank's device: bytes as the engine sees them; `free` of them where a driver was asked."""
+    """One rank's device: bytes as the engine sees them; `free` of them where a driver was asked.
+
+    What other makers' stacks take beside the model is known from few logs: ranges are wide where it is not `cuda`.
+    """
 
     total: Range
     free: int | None = None
     unified: bool = False
     a100: bool = False
+    cuda: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class Launch:
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     enforce_eager: bool = False
+    attention_replicas: int = 1
+    chunked_prefill_size: int | None = None
     scratch: Scratch | None = None
     devices: int = 1
     overrides: Mapping[str, int] = field(default_factory=dict)
@@ -96,10 +102,13 @@ def _given(launch: Launch, name: str) -> Part | None:
 def vllm_steps(machine: Machine, launch: Launch) -> tuple[int, int]:
     """(max_num_batched_tokens, max_num_seqs) of a server start, where they are not given.
 
-    vllm@0.33.0 engine/arg_utils.py: cards of 70 GiB and more other than A100 take 8192 and 1024, others 2048 and 256.
+    vllm@0.33.0 engine/arg_utils.py: cards of 70 GiB and more other than A100 take 8192 and 1024, others 2048 and 256;
+    from 0.28 on cards of 160 GiB take 16384.
     """
     big = machine.total.high >= 70 * GIB and not machine.a100
-    return launch.max_num_batched_tokens or (8192 if big else 2048), launch.max_num_seqs or (1024 if big else 256)
+    huge = machine.total.high >= 160 * GIB and launch.version >= (0, 28)
+    tokens = 16384 if huge else 8192 if big else 2048
+    return launch.max_num_batched_tokens or tokens, launch.max_num_seqs or (1024 if big else 256)
 
 
 def vllm_activations(shape: ModelShape, machine: Machine, launch: Launch) -> Part:
@@ -119,6 +128,8 @@ def vllm_activations(shape: ModelShape, machine: Machine, launch: Launch) -> Par
     least = forward + extra if launch.pipeline_parallel_size > 1 else peak
     below, above = VLLM_ACTIVATION_SPREAD["moe" if shape.moe else "multimodal" if shape.multimodal else "dense"]
     why = f"{tokens:,} batched tokens, {sequences:,} sequences"
+    if not machine.cuda:
+        above, why = 1.0, f"{why}; not CUDA"
     return _spread("activations", least * (1 - below) - 0.1, peak * (1 + above) + 0.3, why)
 
 
@@ -129,6 +140,8 @@ def vllm_non_torch(_shape: ModelShape, machine: Machine, launch: Launch) -> Part
     """The CUDA context's growth and NCCL's buffers."""
     if machine.unified:
         return _spread("non_torch", 0, 8.3, "unified memory: other processes and page cache count too")
+    if not machine.cuda:
+        return _spread("non_torch", 0.3, 5.5, "not CUDA: 0.34 to 5.5 in logs")
     if launch.tensor_parallel_size > 1:
         low, high = (0.6, 2.7) if launch.version >= (0, 17) else (0.1, 2.2)
         return _spread("non_torch", low, high, "NCCL over several ranks")
@@ -136,11 +149,13 @@ def vllm_non_torch(_shape: ModelShape, machine: Machine, launch: Launch) -> Part
     return _spread("non_torch", low, high, "CUDA context, one rank")
 
 
-def vllm_graphs(shape: ModelShape, _machine: Machine, launch: Launch) -> Part:
+def vllm_graphs(shape: ModelShape, machine: Machine, launch: Launch) -> Part:
     """CUDA graphs; up to 0.20 they sit on top of the utilisation, later an estimate is subtracted."""
     if launch.enforce_eager:
         return Part("cuda_graphs", exactly(0), "exact", "eager mode captures none")
     low, high = (0.1, 2.4) if shape.moe else (0.03, 1.1)
+    if not machine.cuda:
+        low, high = 0, 3.8
     return _spread(
         "cuda_graphs", low, high, "captured after the pool" if launch.version < (0, 21) else "estimated by vLLM"
     )
@@ -184,28 +199,57 @@ def _reserve(launch: Launch) -> tuple[Part, ...]:
 # -- SGLang ------------------------------------------------------------------------------------------------------------
 
 
-def sglang(_shape: ModelShape, machine: Machine, weights: Part, launch: Launch) -> Budget:
+def sglang(shape: ModelShape, machine: Machine, weights: Part, launch: Launch) -> Budget:
     """SGLang: a fraction of what is free before the weights load; everything else must fit in the remainder.
 
     sglang@0.5.23 mem_cache/kv_cache_configurator.py _profile_available_bytes.
     """
-    fraction = launch.mem_fraction_static
-    if fraction is None:
-        from kvsize.engines.sglang.fraction import mem_fraction_static
+    from kvsize.engines.sglang.fraction import IMAGES_MIB
 
-        fraction = mem_fraction_static(
-            machine.total.high / MIB,
-            tensor_parallel=launch.tensor_parallel_size,
-            pipeline_parallel=launch.pipeline_parallel_size,
-        )
-    if not 0 < fraction < 1:
-        raise UsageError("--mem-fraction-static is a share between 0 and 1", got=str(fraction))
-    context = _given(launch, "non_torch") or _spread("non_torch", 0.3, 1.2, "CUDA context and NCCL, before the weights")
+    most = 9 if machine.unified else 1.3 if machine.cuda else 4.2
+    context = _given(launch, "non_torch") or _spread("non_torch", 0.3, most, "context and NCCL, before the weights")
     free = Range(machine.total.low - context.bytes.high, machine.total.high - context.bytes.low)
-    usable = Range(int(free.low * fraction), int(free.high * fraction))
-    return Budget(
-        machine.total, usable, f"mem_fraction_static {fraction:g} of the free memory", (weights, *_reserve(launch))
+    low, high = _fractions(shape, machine, launch)
+    remainder = _remainder(shape, machine, launch)
+    usable = Range(max(min(int(free.low * low), free.low - remainder), 0), int(free.high * high))
+    images = (Part("images", exactly(IMAGES_MIB * MIB), "derived", "SGLANG_VLM_CACHE_SIZE_MB"),) if shape.vision else ()
+    span = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
+    why = f"mem_fraction_static {span} of the free memory"
+    return Budget(machine.total, usable, why, (weights, *images, *_reserve(launch)))
+
+
+def _fractions(shape: ModelShape, machine: Machine, launch: Launch) -> tuple[float, float]:
+    """mem_fraction_static as given, else as SGLang sets it: the ends differ where an encoder's size is unclear."""
+    from kvsize.engines.sglang.fraction import mem_fraction_static, vision_factor
+
+    given = launch.mem_fraction_static
+    if given is not None:
+        if not 0 < given < 1:
+            raise UsageError("--mem-fraction-static is a share between 0 and 1", got=str(given))
+        return given, given
+    fraction = mem_fraction_static(
+        machine.total.high / MIB,
+        tensor_parallel=launch.tensor_parallel_size,
+        pipeline_parallel=launch.pipeline_parallel_size,
+        attention_replicas=launch.attention_replicas,
+        latent=shape.latent,
+        chunked_prefill=launch.chunked_prefill_size,
     )
+    if shape.vision is None:
+        return fraction, fraction
+    factors = [vision_factor(layers, width) for layers in shape.vision[0] for width in shape.vision[1]]
+    return fraction * min(factors), fraction * max(factors)
+
+
+def _remainder(shape: ModelShape, machine: Machine, launch: Launch) -> int:
+    """Bytes that activations and graphs take of what the fraction leaves: one chunk's forward, and 1.5 GiB."""
+    from kvsize.engines.sglang.fraction import defaults
+
+    chunk = launch.chunked_prefill_size or defaults(machine.total.high / MIB, launch.tensor_parallel_size)[0]
+    width = shape.hidden or 8192
+    forward = 2 * chunk * (3 * (shape.mlp or 4 * width) // launch.tensor_parallel_size + 4 * width)
+    graphs = 0 if launch.enforce_eager else 3 * GIB // 2
+    return launch.overrides.get("activations", forward) + launch.overrides.get("cuda_graphs", graphs)
 
 
 # -- TensorRT-LLM ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from kvsize.budget import Budget, Launch, Machine, Part, budget
+from kvsize.budget import Budget, Launch, Machine, Part, budget, vllm_steps
 from kvsize.engines import CacheSize, Workload, load_engine
 from kvsize.errors import KvsizeError, UnsupportedError
 from kvsize.geometry import Geometry
@@ -136,11 +136,34 @@ def on_one_replica(case: Case) -> int:
 
 def sized(case: Case, tokens: int, sequences: int, cache_bytes: int | None = None) -> CacheSize:
     """The engine's own answer on one rank; with `cache_bytes`, also what a pool of that size holds."""
-    options = case.options
+    options = case.options if case.engine != "vllm" else on_this_gpu(case)
     if cache_bytes is not None:
         options = replace(options, kv_memory=cache_bytes)
     workload = replace(case.workload, tokens=tokens, sequences=sequences)
     return load_engine(case.engine).size(case.geometry, workload, options)
+
+
+def on_this_gpu(case: Case) -> Any:
+    """vLLM's options with what it reads off the GPU: kernels by compute capability, the step by memory."""
+    options, capability = case.options, case.gpus.gpu.capability or ""
+    known = capability if capability.replace(".", "").isdecimal() else None
+    return replace(
+        options,
+        device_capability=options.device_capability or known,
+        max_num_batched_tokens=options.max_num_batched_tokens or vllm_steps(machine_of(case), case.launch)[0],
+    )
+
+
+def machine_of(case: Case) -> Machine:
+    """One GPU as its budget sees it."""
+    gpu = case.gpus.gpu
+    return Machine(
+        gpu.usable,
+        free=gpu.free_bytes,
+        unified=gpu.kind in ("unified", "jetson"),
+        a100="a100" in f"{gpu.key} {gpu.name}".lower(),
+        cuda=gpu.vendor in ("nvidia", "any"),
+    )
 
 
 def at_peak(case: Case) -> bool:
@@ -194,19 +217,12 @@ def served_dtype(stated: str | None) -> str:
 
 def drawn(case: Case, share: Share, size: CacheSize | None, prefilled: int) -> Budget:
     """The engine's budget of one GPU; `prefilled` tokens pass through transformers at once."""
-    gpu = case.gpus.gpu
-    machine = Machine(
-        gpu.usable,
-        free=gpu.free_bytes,
-        unified=gpu.kind in ("unified", "jetson"),
-        a100="a100" in f"{gpu.key} {gpu.name}".lower(),
-    )
     launch = case.launch
     if case.engine == "transformers" and launch.max_num_batched_tokens is None:
         launch = replace(launch, max_num_batched_tokens=prefilled)
     if size is not None and size.scratch is not None:
         launch = replace(launch, scratch=size.scratch, devices=case.gpus.count)
-    return budget(case.engine, case.shape, machine, share.weights, launch)
+    return budget(case.engine, case.shape, machine_of(case), share.weights, launch)
 
 
 def with_option(case: Case, **changes: Any) -> Case:

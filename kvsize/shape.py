@@ -24,7 +24,8 @@ MLP_KEYS = ("intermediate_size", "ffn_dim", "n_inner", "d_ff", "ffn_hidden_size"
 @dataclass(frozen=True, slots=True)
 class ModelShape:
     """Elements a token passes through; `mlp` of a mixture counts the experts that one token visits. `index_heads` score
-    every token for sparse attention. None: not named."""
+    every token for sparse attention; `latent`: MLA; `vision`: layers and width of the image encoder, each as the keys
+    that may name it say. None: not named."""
 
     layers: int
     hidden: int | None
@@ -33,6 +34,8 @@ class ModelShape:
     moe: bool
     multimodal: bool
     index_heads: int | None = None
+    latent: bool = False
+    vision: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
 def model_shape(raw: Mapping[str, Any], layers: int) -> ModelShape:
@@ -50,6 +53,8 @@ def model_shape(raw: Mapping[str, Any], layers: int) -> ModelShape:
         moe=moe,
         multimodal=any(outer.raw.get(key) for key in MULTIMODAL_KEYS),
         index_heads=_number(text, "index_n_heads"),
+        latent=_number(text, "kv_lora_rank") is not None,
+        vision=_vision(outer.raw.get("vision_config")),
     )
 
 
@@ -73,6 +78,18 @@ def _of_gguf(raw: Mapping[str, Any], layers: int) -> ModelShape:
         multimodal=False,
         index_heads=number("attention.indexer.head_count"),
     )
+
+
+def _vision(config: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """SGLang reads num_hidden_layers and hidden_size of the encoder's class, 24 and 1,024 where that has none."""
+    if not isinstance(config, Mapping):
+        return None
+    layers, widths = (
+        tuple(value for key in keys if type(value := config.get(key)) is int and 0 < value < 1 << 20)
+        for keys in (("num_hidden_layers", "depth", "vt_num_hidden_layers"), ("hidden_size", "vt_hidden_size"))
+    )
+    plain = "num_hidden_layers" in config and "hidden_size" in config
+    return (layers, widths) if plain and layers and widths else ((*layers, 24), widths or (1024,))
 
 
 def _expert_width(text: ConfigView) -> int | None:

@@ -114,7 +114,10 @@ MODEL_OBJECTS = words(
 # transformers will not build it.
 ROPE = words("rope_type type factor original_max_position_embeddings low_freq_factor", "high_freq_factor rope_theta")
 NESTED: Mapping[str, frozenset[str]] = {
-    "vision_config": frozenset({"model_type"}),
+    "vision_config": words(
+        "model_type num_hidden_layers depth layers vt_num_hidden_layers hidden_size vt_hidden_size embed_dim width",
+        "intermediate_size mlp_dim",
+    ),
     "audio_config": frozenset({"model_type"}),
     "rope_scaling": ROPE | {"full_attention", "sliding_attention"},
     "rope_parameters": ROPE | {"full_attention", "sliding_attention"},

@@ -211,6 +211,8 @@ def make_case(
             tensor_parallel_size=layout.tensor,
             pipeline_parallel_size=layout.pipeline,
             max_num_batched_tokens=settings.get("max_num_batched_tokens"),
+            attention_replicas=getattr(options, "data_parallel_size", 1),
+            chunked_prefill_size=settings.get("chunked_prefill_size"),
             **launch,
         ),
         layout=layout,

@@ -172,7 +172,8 @@ def test_an_absent_key_stays_absent_and_a_null_stays_null() -> None:
                 "rms_norm_eps": 1e-6,
                 "rope_scaling": {"rope_type": "yarn", "beta_fast": 32},
             },
-            "vision_config": {"depth": 3},
+            "vision_config": {"patch_size": 14},
+            "audio_config": {"depth": 3},
         }
     )
     assert kept == {

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from kvsize.advice import advise
 from kvsize.architectures import geometry
-from kvsize.budget import GIB, Launch, Machine, Part, budget
+from kvsize.budget import GIB, Launch, Machine, Part, budget, vllm_steps
 from kvsize.cli.fit import layout_of, make_case
 from kvsize.engines import Workload
 from kvsize.errors import UnsupportedError, UsageError
-from kvsize.fit import Layout, evaluate, question, shares_of
+from kvsize.fit import Layout, evaluate, judge, machine_of, on_this_gpu, question, shares_of
 from kvsize.gpus import select
 from kvsize.ranges import Range, exactly
 from kvsize.shape import ModelShape, model_shape
@@ -176,6 +176,37 @@ def test_widths_of_a_mixture_count_the_experts_visited():
     shape = model_shape(raw, len(geometry(raw).layers))
     assert shape.moe
     assert shape.mlp == 2048 * (8 + 1)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "capability", "tokens"),
+    [
+        ("h100", "9.0", 8192),
+        ("a100-80", "8.0", 2048),
+        ("rtx-pro-6000", "12.0", 8192),  # 96 GB; its capability alone was once taken for a small card's, with 2048
+        ("b200", "10.0", 16_384),
+        ("l40s", "8.9", 2048),
+        ("mi300x", None, 16_384),
+        ("24GiB", None, 2048),
+    ],
+)
+def test_vllm_reads_its_step_off_the_gpu(gpu, capability, tokens):
+    options = on_this_gpu(case("meta-llama/Llama-3.1-8B", gpu))
+    assert (options.device_capability, options.max_num_batched_tokens) == (capability, tokens)
+    asked = case("meta-llama/Llama-3.1-8B", gpu, settings={"max_num_batched_tokens": 512, "device_capability": "8.6"})
+    told = on_this_gpu(asked)
+    assert (told.device_capability, told.max_num_batched_tokens) == ("8.6", 512)
+    old = replace(asked, launch=replace(asked.launch, version=(0, 20), max_num_batched_tokens=None))
+    assert vllm_steps(machine_of(old), old.launch)[0] == min(tokens, 8192)
+
+
+def test_a_window_is_charged_for_the_step_of_its_gpu():
+    """A request of 8,192 tokens: 48 layers of Gemma 3 12B, 40 of them with windows of 1,024 and a step in flight."""
+    small, large = (judge(case("google/gemma-3-12b-it", gpu, tokens=8192)).need_bytes for gpu in ("a100-80", "h100"))
+    page = 2 * 16 * 8 * 256 * 2  # K and V, 16 tokens, 8 heads of 256
+    # a window less one and two steps of 2,048 in flight fill 320 blocks, and one more
+    assert small == page * (8 * 512 + 40 * 321)
+    assert large == page * (8 * 512 + 40 * 513)
 
 
 def test_room_is_a_range_that_parts_explain():

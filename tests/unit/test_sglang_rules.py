@@ -482,3 +482,23 @@ def test_a_window_as_wide_as_the_request_equals_full():
     wide = Layer((Attention(HEADS, Sliding(100_000)),))
     both = model(FULL, wide, kind="gpt_oss", name="GptOssForCausalLM")
     assert answer(both, 5000).total_bytes == answer(model(FULL, FULL), 5000).total_bytes
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "factor"),
+    [
+        (24, 1024, 0.95),
+        (27, 1152, 0.95 * (1 - 0.1 * (27 * 1152**2 / (24 * 1024**2) - 1))),  # 0.910
+        (50, 1536, 0.95 * 0.8),  # 4.7 times ViT-L/14
+        (5, 32, 0.95 * 1.05),
+    ],
+)
+def test_a_model_that_sees_leaves_more(layers, width, factor):
+    assert fraction.vision_factor(layers, width) == pytest.approx(factor, rel=1e-12)
+
+
+def test_a_smaller_chunk_leaves_less():
+    # 512 + 1.5 * 2048 + 128 + 2 * 48 + 8 * 42 graphs up to 2048 tokens
+    assert fraction.reserved_mib(24 * 1024, chunked_prefill=2048) == 512 + 3072 + 128 + 96 + 336
+    # fewer than 2048 tokens count as so many; graphs up to 1024 tokens: 4 to 32, 48 to 256, 288 to 512, 576 to 1024
+    assert fraction.reserved_mib(24 * 1024, chunked_prefill=1024) == 512 + 3072 + 128 + 96 + 8 * (8 + 14 + 8 + 8)
