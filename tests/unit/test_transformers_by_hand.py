@@ -7,8 +7,10 @@ import pytest
 from kvsize.engines import CacheSize, Workload
 from kvsize.engines import transformers as engine
 from kvsize.engines.transformers.history import CHANGES
+from kvsize.engines.transformers.quantized import Quantization, packed_bytes
 from kvsize.engines.transformers.versions import FIRST_RELEASE, release
-from kvsize.errors import UnsupportedError
+from kvsize.errors import UnsupportedError, UsageError
+from kvsize.formats import format_of
 from kvsize.geometry import (
     Attention,
     Chunked,
@@ -281,3 +283,338 @@ def test_a_rolling_convolution(tokens, prompt, logical, held, prefilled):
     found = size(model(ROLLING), tokens, prompt_tokens=prompt)
     columns = [(n - 64 * 4) // (64 * 2) for n in (found.logical_bytes, found.total_bytes, found.after_prefill_bytes)]
     assert columns == [logical, held, prefilled]
+
+
+# -- quantised ---------------------------------------------------------------------------------------------------------
+
+BF16 = format_of("bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("elements", "channels", "packing", "bytes_"),
+    [
+        (6400, 0, {}, 50 * 64 + 100 * 4),
+        (6400, 0, {"nbits": 2}, 25 * 64 + 100 * 4),
+        (192, 0, {"nbits": 2}, 1 * 64 + 3 * 4),  # three groups of 2 bits lie in one byte of each of 64
+        (6400, 0, {"q_group_size": 32}, 100 * 32 + 200 * 4),
+        (6400, 10, {}, 50 * 64 + 100 * 4),
+        (6400, 0, {"backend": "hqq"}, 100 * 32 + 100 * 4),
+        (6400, 0, {"backend": "hqq", "nbits": 1}, 100 * 8 + 100 * 4),
+        (6400, 0, {"backend": "hqq", "nbits": 3}, 100 * 7 * 4 + 100 * 4),  # 64 values ten to an int32
+        (6400, 0, {"backend": "hqq", "nbits": 8}, 100 * 64 + 100 * 4),
+        (6400, 128, {"backend": "hqq"}, 100 * 32 + 100 * 4),  # 50 in a channel: hqq does not mind
+        (6399, 0, {"backend": "fp8"}, 6399 + 4),
+    ],
+)
+def test_bytes_of_a_packed_tensor(elements, channels, packing, bytes_):
+    assert packed_bytes(elements, channels, BF16, Quantization(**packing)) == bytes_
+
+
+@pytest.mark.parametrize(("elements", "channels"), [(6401, 0), (6400, 128)])
+def test_elements_that_are_no_whole_groups(elements, channels):
+    with pytest.raises(UnsupportedError, match="no whole number of groups of 64"):
+        packed_bytes(elements, channels, BF16, Quantization())
+
+
+def packed(tokens: int) -> int:
+    """K and V of 1,024 elements a token in 4 bits, with a scale and a zero point for each 64."""
+    return 2 * tokens * (512 + 16 * 4)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "loose"),
+    [
+        (None, {}, 1),
+        (1000, {}, 0),
+        (900, {}, 100),
+        (873, {}, 127),
+        (872, {}, 0),  # 128 of them are packed with the rest
+        (800, {}, 72),
+        (900, {"residual_length": 100}, 0),
+        (900, {"residual_length": 99}, 1),
+    ],
+)
+def test_the_newest_tokens_are_loose(prompt, options, loose):
+    found = size(model(FULL), prompt_tokens=prompt, cache="quantized", **options)
+    assert found.total_bytes == found.logical_bytes == packed(1000 - loose) + loose * TOKEN
+    assert found.after_prefill_bytes == packed(prompt or 1000)
+    assert found.transient_bytes == 2 * 1000 * TOKEN // 2
+
+
+def test_fp8_has_no_loose_tokens():
+    found = size(model(FULL), prompt_tokens=900, cache="quantized", backend="fp8")
+    assert (found.total_bytes, found.after_prefill_bytes) == (2 * (1000 * 1024 + 4), 2 * (900 * 1024 + 4))
+
+
+def test_quantised_entries_beside_the_request_s_and_several_sequences():
+    found = size(model(Layer((Attention(HEADS, extra_tokens=32),))), 1000, 3, prompt_tokens=900, cache="quantized")
+    assert found.total_bytes == 3 * (packed(932) + 100 * TOKEN)
+
+
+def test_a_latent_is_quantised_in_two_parts():
+    """512 and 64 elements a token: 8 groups and one."""
+    found = size(model(Layer((MLA,)), kind="deepseek_v3"), prompt_tokens=1000, cache="quantized")
+    assert found.total_bytes == 1000 * (256 + 32 + 9 * 4)
+
+
+@pytest.mark.parametrize(("axes", "fits"), [({}, True), ({"axis_key": -1}, False), ({"axis_value": -1}, False)])
+def test_groups_within_a_channel(axes, fits):
+    """1,000 tokens of eight heads are 8,000 values in each channel: no whole number of groups of 128."""
+    options = {"cache": "quantized", "prompt_tokens": 1000, "q_group_size": 128, **axes}
+    if fits:
+        assert size(model(FULL), **options).total_bytes == 2 * 1000 * (512 + 8 * 4)
+        return
+    with pytest.raises(UnsupportedError, match="no whole number of groups of 128"):
+        size(model(FULL), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({}, "quanto-4bit"),
+        ({"nbits": 2}, "quanto-2bit"),
+        ({"backend": "hqq", "nbits": 8}, "hqq-8bit"),
+        ({"backend": "fp8"}, "fp8_e4m3"),
+    ],
+)
+def test_names_of_packed_formats(options, name):
+    assert size(model(FULL), cache="quantized", **options).k_format == name
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"nbits": 8}, UnsupportedError, "quanto quantises to"),
+        ({"nbits": 3}, UnsupportedError, "quanto quantises to"),
+        ({"backend": "hqq", "nbits": 5}, UnsupportedError, "hqq quantises to"),
+        ({"axis_key": 1}, UnsupportedError, "axis_key of quanto"),
+        ({"axis_value": 1}, UnsupportedError, "axis_value of quanto"),
+        ({"backend": "hqq", "axis_key": -1}, UnsupportedError, "axis_key of hqq"),
+        ({"backend": "fp8", "nbits": 4}, UnsupportedError, "takes no nbits"),
+        ({"backend": "awq"}, UsageError, "unknown backend"),
+    ],
+)
+def test_packings_that_no_backend_has(options, error, words):
+    with pytest.raises(error, match=words):
+        size(model(FULL), cache="quantized", **options)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
+def test_bits_of_hqq(bits):
+    packed_group = {1: 8, 2: 16, 3: 28, 4: 32, 8: 64}[bits]
+    found = size(model(FULL), cache="quantized", prompt_tokens=1000, backend="hqq", nbits=bits, axis_key=1)
+    assert found.total_bytes == 2 * 16_000 * (packed_group + 4)
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        ((FULL, STATE), "layers 1 are linear_attention"),
+        ((FULL, Layer(FULL.stores, shares=0)), "layers 1 are full_attention"),
+        ((Layer((MLA, Attention(IndexKey(128)))),), "layers 0 are full_attention"),
+    ],
+)
+def test_models_that_a_quantised_cache_refuses(layers, words):
+    with pytest.raises(UnsupportedError, match=words):
+        size(model(*layers), cache="quantized")
+
+
+# -- offloaded ---------------------------------------------------------------------------------------------------------
+
+
+def hosted(*layers: Layer, **options: object) -> list[int]:
+    return [layer.host // TOKEN for layer in size(model(*layers), **options).layers]
+
+
+@pytest.mark.parametrize(
+    ("layers", "options", "host"),
+    [
+        ((FULL, FULL, FULL), {}, [0, 0, 1000]),
+        ((FULL, WINDOW, FULL), {}, [0, 511, 0]),  # the last and the first are the busiest pair
+        ((FULL, WINDOW, FULL), {"offload_only_non_sliding": True}, [0, 0, 0]),
+        ((FULL, WINDOW, FULL, FULL), {"offload_only_non_sliding": True}, [0, 0, 0, 1000]),
+        ((WINDOW, FULL, FULL, WINDOW), {}, [511, 0, 0, 511]),
+        ((FULL, WINDOW, FULL, FULL), {"cache": "offloaded_static"}, [0, 0, 0, 1000]),
+        (
+            (WINDOW, WINDOW, FULL, FULL),
+            {"cache": "offloaded_static", "offload_only_non_sliding": False},
+            [512, 512, 0, 0],
+        ),
+        ((FULL, FULL, STATE, FULL, Layer(kind="mlp")), {}, [0, 0, 0, 1000, 0]),
+    ],
+)
+def test_which_layers_wait_on_the_host(layers, options, host):
+    assert hosted(*layers, **{"cache": "offloaded", **options}) == host
+
+
+def test_what_is_moved_is_what_the_tensors_show():
+    found = size(model(FULL, WINDOW, FULL), cache="offloaded")
+    assert [(layer.held // TOKEN, layer.after_prefill // TOKEN) for layer in found.layers] == [
+        (1000, 1000),
+        (511, 511),
+        (1000, 1000),
+    ]
+    kept = size(model(FULL, WINDOW, FULL), cache="offloaded", offload_only_non_sliding=True)
+    assert kept.layers[1].held == 512 * TOKEN
+
+
+@pytest.mark.parametrize(
+    ("kind", "cache", "moves"), [("hybrid", "offloaded", True), ("hybrid", "offloaded_static", False)]
+)
+def test_mixed_layers_move_in_a_dynamic_cache_only(kind, cache, moves):
+    mixed = Layer(FULL.stores, kind=kind)
+    assert hosted(mixed, FULL, FULL, FULL, cache=cache) == ([0, 0, 1000, 1000] if moves else [0, 0, 0, 1000])
+
+
+@pytest.mark.parametrize("kind", ["linear_attention", "conv", "hybrid_sliding"])
+def test_layers_with_states_never_move(kind):
+    mixed = Layer(FULL.stores, kind=kind)
+    assert hosted(mixed, FULL, FULL, FULL, cache="offloaded") == [0, 0, 0, 1000]
+
+
+# -- paged -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_sector_is_aligned_to_128_bytes():
+    """A page of 16 tokens of one head of 3 is 192 bytes; 384 are two of them."""
+    found = size(model(Layer((Attention(Heads(1, 3, 3)),))), 16, cache="paged", page_size=16, num_blocks=3)
+    assert (found.pool.bytes_per_block, found.pool.block_size, found.pool.num_blocks) == (384, 32, 2)
+    assert (found.total_bytes, found.overhead_bytes) == (384, 192)
+    assert (found.pool.max_concurrency, found.pool.tokens, found.step_tokens) == (4.0, 64, 16)
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(1, 1), (256, 1), (257, 2), (512, 2), (513, 2), (5000, 2)])
+def test_blocks_of_a_window(tokens, blocks):
+    found = size(model(WINDOW), tokens, cache="paged", num_blocks=100)
+    assert found.pool.groups[0].request_blocks == blocks
+    assert found.total_bytes == blocks * 256 * TOKEN
+
+
+@pytest.mark.parametrize(
+    ("geometry", "per_token"),
+    [
+        (model(Layer((MLA,)), kind="deepseek_v3"), 16 * 64),  # head_dim is qk_rope_head_dim
+        (model(Layer((MLA,)), kind="mistral4"), 16 * 192),
+        (model(FULL, kind="falcon"), 32 * 128),
+        (model(FULL, kind="falcon", num_attention_heads=None), 8 * 128),
+        (model(FULL, Layer(WINDOW.stores, kind="sliding_attention")), 8 * 128),
+        (model(Layer((Attention(Heads(8, 192, 128)),)), WINDOW, kind="mimo_v2_flash"), 8 * 192),
+        (model(WINDOW, Layer((Attention(Heads(4, 64, 64)),)), kind="mimo_v2_flash"), 4 * 64),
+    ],
+)
+def test_pages_are_sized_by_the_config_s_heads(geometry, per_token):
+    found = size(geometry, 256, cache="paged")
+    assert found.total_bytes == len(geometry.layers) * 256 * 2 * 2 * per_token
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"),
+    [
+        ((FULL, STATE), "layer 1 is linear_attention"),
+        ((FULL, Layer()), "layer 1 is full_attention"),
+        ((Layer((Recurrent("mamba", (CONV,)),)),), "caches nothing that could be paged"),
+        ((Layer((Attention(Latent(512, 0, HEADS)),)),), "qk_rope_head_dim, which is 0"),
+    ],
+)
+def test_models_that_cannot_be_paged(layers, words):
+    with pytest.raises(UnsupportedError, match=words):
+        size(model(*layers), cache="paged")
+
+
+# 1,024 rows of bfloat16 activations and float32 logits, and two spare sectors of 1 MiB
+FIXED = 2 * 256 * TOKEN + 1024 * (2 * 4096 + 4 * 32_000)
+
+
+@pytest.mark.parametrize(
+    ("layers", "attention", "usable", "sectors"),
+    [
+        # a step's token: 4,096 + (32 + 16 + 16) x 128 values, 8 int32, 2 int64; a sector's: 16 x 128 values, an int64
+        ((FULL,), "flash_attention_2", FIXED + 8192 * 24_624 + 100 * (256 * TOKEN + 256 * 4104), 100),
+        # K and V repeated: 72 heads at the peak; masks of 8,192 x (25,600 + 8,192) in bfloat16 cost 56 sectors
+        ((FULL,), "sdpa", FIXED + 8192 * 38_960 + 100 * (256 * TOKEN + 256 * 18_440), 44),
+        # a second group and a second mask
+        ((FULL, WINDOW), "sdpa", FIXED + 8192 * 38_976 + 101 * (256 * TOKEN + 256 * 18_448), 22),
+    ],
+)
+def test_sectors_of_the_free_memory(layers, attention, usable, sectors):
+    """Nine tenths of it are used."""
+    free = -(-usable * 100 // 90)
+    options = {"cache": "paged", "attn_implementation": attention}
+    assert size(model(*layers), kv_memory=free, **options).pool.num_blocks == sectors
+    assert size(model(*layers), kv_memory=free - 1, **options).pool.num_blocks == sectors - 1
+
+
+@pytest.mark.parametrize("missing", ["hidden_size", "vocab_size", "num_attention_heads"])
+def test_sizes_that_the_memory_needs(missing):
+    with pytest.raises(UnsupportedError, match="needs hidden_size, vocab_size and num_attention_heads"):
+        size(model(FULL, **{missing: None}), cache="paged", kv_memory=1 << 34)
+
+
+# -- settings and sentences --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cache": "huge"}, "unknown cache"),
+        *(({name: 0}, f"--{name.replace('_', '-')} must be at least 1") for name in engine.POSITIVE),
+    ],
+)
+def test_settings_out_of_bounds(options, words):
+    with pytest.raises(UsageError, match=words):
+        engine.Options(**options)
+
+
+@pytest.mark.parametrize("name", engine.POSITIVE)
+def test_settings_of_one(name):
+    assert getattr(engine.Options(**{name: 1}), name) == 1
+
+
+CASES = [
+    (model(FULL), {}, "deprecated name", None),
+    (model(FULL), {"cache": "hybrid"}, "deprecated name", "generate makes it dynamic"),
+    (model(FULL), {"cache": "static"}, "brings its own cache", None),
+    (model(STATE, kind="rwkv"), {}, "brings its own cache", None),
+    (model(STATE, kind="rwkv"), {"cache": "static"}, "brings its own cache", "ignores cache_implementation"),
+    (model(FULL), {"max_cache_len": 10}, "max_cache_len", "is ignored by this cache"),
+    (model(FULL), {"max_cache_len": 10, "cache": "static"}, "max_cache_len", None),
+    (
+        model(Layer((Attention(HEADS, Encoder()),))),
+        {},
+        "encoder's keys",
+        f"{TOKEN:,} bytes for each of its tokens: add",
+    ),
+    (model(Layer((Attention(HEADS, Encoder()),))), {"num_beams": 3}, "encoder's keys", f"{3 * TOKEN:,} bytes"),
+    (model(Layer((Attention(HEADS, Encoder()),))), {"encoder_tokens": 0}, "encoder's keys", None),
+]
+
+
+@pytest.mark.parametrize(("geometry", "options", "about", "words"), CASES)
+def test_what_is_said(geometry, options, about, words):
+    """The sentence about something, or none."""
+    said = [note for note in size(geometry, **options).notes if about in note]
+    assert len(said) == (words is not None)
+    assert words is None or words in said[0]
+
+
+def test_a_model_without_a_dtype_is_sized_in_float32():
+    found = size(model(FULL, dtype=None))
+    assert (found.k_format, found.total_bytes) == ("float32", 1000 * 2 * TOKEN)
+    assert found.format_source.startswith("assumed")
+    assert size(model(FULL)).format_source == "config"
+    given = engine.size(model(FULL), Workload(10, 1, "fp16", "fp16"), engine.Options())
+    assert (given.k_format, given.format_source) == ("float16", "given")
+    with pytest.raises(UnsupportedError, match="in one format"):
+        engine.size(model(FULL), Workload(10, 1, "fp16", "bf16"), engine.Options())
+
+
+def test_steps_of_a_cache():
+    assert size(model(FULL)).step_tokens == 1
+    assert size(model(FULL), cache="paged").step_tokens == 256
+    assert size(model(FULL), cache="paged", version="5.3.0").step_tokens == 32
+    assert size(model(FULL), cache="paged", page_size=16).step_tokens == 16
+
+
+def test_blt_has_no_cache_to_build():
+    with pytest.raises(UnsupportedError, match="BLT"):
+        size(model(FULL, kind="blt"))
