@@ -7,20 +7,26 @@ device, the CPU or a CUDA device.
 from __future__ import annotations
 
 import gc
+import os
 import platform
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from kvsize import paging
 from kvsize.errors import MissingRequirementError, UnsupportedError
 from kvsize.probe import HeldLayer, weigh
 from kvsize.twin import Subject, first_line, libraries, read_config, subject
 
-Moment: TypeAlias = Literal["prefill", "decode", "generate"]
+Moment: TypeAlias = Literal["prefill", "decode", "generate", "pool"]
 DEVICES = ("auto", "meta", "cpu", "cuda")
 # Caches that a model's forward call can be handed; generate builds any of them.
 FED = ("dynamic", "static")
+PAGED = "paged"
+PAGE, SPARE_BLOCKS = 256, 64  # a page's tokens by default; room for the sectors that requests fill in part
 NEW_TOKENS = 4
 CUDA_BLOCK = 512  # torch's caching allocator rounds each tensor up to this
 
@@ -29,7 +35,8 @@ CUDA_BLOCK = 512  # torch's caching allocator rounds each tensor up to this
 class Run:
     """One cache to build: `tokens` in it (or the length of a static one), for so many sequences.
 
-    `moment`: right after a one-shot prefill, one decode step later, or after a real `generate` of four tokens.
+    `moment`: right after a one-shot prefill, one decode step later, or after a real `generate` of four tokens; of a
+    paged cache that is what requests take, and "pool" the whole of it.
     """
 
     cache: str
@@ -42,6 +49,11 @@ class Run:
     def prompt(self) -> int:
         """Tokens of the prompt that generate is given; it never feeds its last token back."""
         return self.tokens - NEW_TOKENS + 1
+
+    @property
+    def num_blocks(self) -> int:
+        """Whole-model blocks of a paged cache's pool."""
+        return self.sequences * -(-self.tokens // PAGE) + SPARE_BLOCKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +118,8 @@ class Bench:
         torch, _ = libraries()
         try:
             with _watching(torch, self.device) as seen:
+                if run.cache == PAGED:
+                    return self._paged(run, seen)
                 cache = self._build(run)
                 layers = weigh(cache, self.subject.model)
                 settled = seen()
@@ -134,13 +148,8 @@ class Bench:
 
     def _generate(self, run: Run) -> Any:
         """The cache that a real `generate` returns."""
-        if self.device == "meta":
-            raise UnsupportedError("generate needs values, which the meta device has none of", hint="Use --device cpu.")
-        if self.subject.reads_encoder:
-            raise UnsupportedError("generate starts from an encoder's real input, which a twin has none of")
-        if run.prompt < 1:
-            raise UnsupportedError(f"generate is given {NEW_TOKENS} new tokens, so at least {NEW_TOKENS} are cached")
-        output = self.subject.model.generate(
+        self._check_generate(run)
+        output = self.subject.generate(
             **self.subject.inputs(run.sequences, run.prompt),
             max_new_tokens=NEW_TOKENS,
             min_new_tokens=NEW_TOKENS,
@@ -154,6 +163,28 @@ class Bench:
         if cache is None:
             raise UnsupportedError("generate does not return its cache")
         return cache
+
+    def _check_generate(self, run: Run) -> None:
+        if self.device == "meta":
+            raise UnsupportedError("generate needs values, which the meta device has none of", hint="Use --device cpu.")
+        if run.prompt < 1:
+            raise UnsupportedError(f"generate is given {NEW_TOKENS} new tokens, so at least {NEW_TOKENS} are cached")
+
+    def _paged(self, run: Run, seen: Callable[[], OnDevice | None]) -> Measured:
+        """Continuous batching's pool, or what requests take out of it."""
+        if run.num_beams > 1 or self.subject.reads_encoder:
+            raise UnsupportedError("continuous batching has neither beams nor encoders")
+        model = self.subject.model
+        if run.moment == "generate":
+            self._check_generate(run)
+            taken = paging.served_bytes(model, run.sequences, run.prompt, NEW_TOKENS, run.num_blocks)
+            return Measured(taken, taken, 1)
+        pool = paging.build_pool(model, run.num_blocks, PAGE)
+        if run.moment == "pool":
+            return _measured(weigh(pool), seen())
+        paging.admit(pool, run.sequences, (run.tokens,) if run.moment == "prefill" else (run.tokens - 1, 1))
+        taken = paging.taken_bytes(pool)
+        return Measured(taken, taken, 1)
 
     def close(self) -> None:
         """Drop the model and give the device's memory back."""
@@ -193,7 +224,15 @@ def environment() -> Environment:
 
 def is_out_of_memory(torch: Any, error: BaseException) -> bool:
     """Whether torch said that there was no memory; on the CPU it says so in a RuntimeError's words."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
+def available_bytes() -> int | None:
+    """Memory that Linux can still give out; None where it does not say."""
+    with suppress(OSError):
+        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text("ascii"))
+        return int(found[1]) * 1024 if found else None
+    return None
 
 
 def release(torch: Any, device: str) -> None:
@@ -225,12 +264,13 @@ def _watching(torch: Any, device: str) -> Iterator[Callable[[], OnDevice | None]
 
 def process_bytes() -> int | None:
     """What NVML says that this process holds; None where it cannot be asked."""
-    import os
-
     with suppress(Exception):
-        from kvsize.live import devices
+        import pynvml
 
-        return sum(p.bytes or 0 for device in devices() for p in device.processes if p.pid == os.getpid()) or None
+        pynvml.nvmlInit()
+        devices = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        running = [process for device in devices for process in pynvml.nvmlDeviceGetComputeRunningProcesses(device)]
+        return sum(process.usedGpuMemory or 0 for process in running if process.pid == os.getpid()) or None
     return None
 
 

@@ -382,6 +382,8 @@ class ClaimDoc:
 class MeasuredDoc:
     """One real cache. `predicted_bytes` and `measured_bytes` are those of its storages; null where there is none.
 
+    Of a paged cache they are those of the pool's tensor ("pool"), else of the sectors that the requests take.
+
     On CUDA also torch's allocated, reserved and peak bytes beyond the twin's own, and NVML's for this process.
     """
 
@@ -393,7 +395,7 @@ class MeasuredDoc:
     ctx: int
     batch: int
     num_beams: int
-    moment: Literal["prefill", "decode", "generate"]
+    moment: Literal["prefill", "decode", "generate", "pool"]
     status: Literal["equal", "different", "refused", "not_run", "out_of_memory"]
     predicted_bytes: int | None
     measured_bytes: int | None

@@ -62,7 +62,7 @@ def libraries() -> tuple[Any, Any]:
         import torch
         import transformers
     except ImportError as error:
-        raise MissingRequirementError(f"a probe runs the real model code: {error}", hint=INSTALL) from error
+        raise MissingRequirementError(f"real caches need torch and transformers: {error}", hint=INSTALL) from error
     transformers.logging.set_verbosity_error()
     return torch, transformers
 
@@ -138,7 +138,10 @@ def text_config(config: Any) -> Any:
 
 
 def model_classes(config: Any) -> list[Any]:
-    """Classes that run this config: the published one, those of the auto classes, and those beside it in its module."""
+    """Classes that run this config: the published one, those of the auto classes, and those beside it in its module.
+
+    Those that generate come first.
+    """
     _, transformers = libraries()
     named = [getattr(transformers, str(name), None) for name in (getattr(config, "architectures", None) or ())]
     found = [cls for cls in named if getattr(cls, "config_class", None) is type(config)]
@@ -146,7 +149,8 @@ def model_classes(config: Any) -> list[Any]:
     auto = transformers.models.auto.modeling_auto
     for name in (*orders[0], *orders[1]):
         found += _mapped(getattr(auto, f"MODEL_FOR_{name}_MAPPING", {}), config)
-    return list(dict.fromkeys((*found, *_beside(config), *_mapped(auto.MODEL_MAPPING, config))))
+    found = list(dict.fromkeys((*found, *_beside(config), *_mapped(auto.MODEL_MAPPING, config))))
+    return sorted(found, key=lambda cls: not hasattr(cls, "generate"))
 
 
 def _mapped(mapping: Any, config: Any) -> tuple[Any, ...]:
@@ -290,6 +294,16 @@ class Subject:
                 name = next((n for n in CACHE_NAMES if getattr(output, n, None) is not None), name)
                 held = {name: getattr(output, name, None) or held.get(name)}
         return held[name] or ()
+
+    def generate(self, **settings: Any) -> Any:
+        """The model's own `generate`; of an encoder-decoder the library's, which is given the encoder's output.
+
+        Its decoder starts with the token that it is fed, so none is put before them.
+        """
+        _, transformers = libraries()
+        if not self.reads_encoder:
+            return self.model.generate(**settings)
+        return transformers.GenerationMixin.generate(self.model, **settings, decoder_start_token_id=1)
 
     def inputs(self, sequences: int, tokens: int, seen: int = 0) -> dict[str, Any]:
         """What the model is called with for so many tokens of each sequence, after those that it has seen."""

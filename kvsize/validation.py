@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from kvsize.engines import Workload, load_engine
+from kvsize.engines.transformers.paged import TRASH_SECTORS
 from kvsize.errors import KvsizeError
 from kvsize.geometry import Attention, Chunked, Geometry, Sliding
-from kvsize.measure import CUDA_BLOCK, Bench, Measured, OutOfMemoryError, Run
+from kvsize.measure import CUDA_BLOCK, PAGED, Bench, Measured, Moment, OutOfMemoryError, Run, available_bytes
 
 Status: TypeAlias = Literal["equal", "different", "refused", "not_run", "out_of_memory"]
 
@@ -17,6 +18,7 @@ SHORT = 64
 # A window this long is still filled on a CPU in a few seconds; on the meta device any is.
 FILLED_ON_CPU = 1100
 CACHES = ("dynamic", "static")
+SPARE = 5  # a fifth of the memory is left to everything else
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +45,12 @@ def runs(
     """The caches to build: each kind at each length, after a prefill, a decode step and, if asked, a real generate."""
     for cache in caches:
         for tokens in lengths or default_lengths(geometry, device):
-            moments: tuple[Literal["prefill", "decode", "generate"], ...] = ("prefill", "decode")
+            moments: tuple[Moment, ...] = ("prefill", "decode")
             if cache != "dynamic":
                 moments = ("decode",)
-            if num_beams > 1 or cache not in CACHES:
+            if cache == PAGED:
+                moments = ("pool", "prefill", "decode")
+            elif num_beams > 1 or cache not in CACHES:
                 moments = ("generate",)
             for moment in (*moments, *(("generate",) if generate and "generate" not in moments else ())):
                 yield Run(cache, tokens, sequences, moment, num_beams)
@@ -77,8 +81,15 @@ def predict(geometry: Geometry, run: Run, dtype: str, transformers: str, encoder
     engine = load_engine("transformers")
     prompt = run.prompt if run.moment == "generate" else None
     workload = Workload(run.tokens, run.sequences, dtype, dtype, encoder_tokens, prompt)
-    options = engine.Options(cache=run.cache, version=transformers, num_beams=run.num_beams)
+    options = engine.Options(
+        cache=run.cache,
+        version=transformers,
+        num_beams=run.num_beams,
+        num_blocks=run.num_blocks if run.cache == PAGED else None,
+    )
     size = engine.size(geometry, workload, options)
+    if run.moment == "pool" and size.pool is not None:
+        return int((size.pool.num_blocks + TRASH_SECTORS) * size.pool.bytes_per_block)
     if run.num_beams > 1 and run.cache in ("dynamic", "offloaded"):
         return int(size.logical_bytes)
     return int(size.after_prefill_bytes if run.moment == "prefill" else size.total_bytes)
@@ -90,6 +101,9 @@ def judge(geometry: Geometry, bench: Bench, run: Run, transformers: str) -> Resu
         predicted = predict(geometry, run, bench.subject.dtype, transformers, bench.encoder_tokens)
     except KvsizeError as error:
         return Result(run, "refused", reason=error.what)
+    short = too_little(predicted) if bench.device == "cpu" else None
+    if short is not None:
+        return Result(run, "out_of_memory", predicted, reason=short)
     try:
         measured = bench.measure(run)
     except OutOfMemoryError as error:
@@ -98,6 +112,14 @@ def judge(geometry: Geometry, bench: Bench, run: Run, transformers: str) -> Resu
         return Result(run, "not_run", predicted, reason=error.what)
     reason = difference(predicted, measured)
     return Result(run, "equal" if reason is None else "different", predicted, measured, reason)
+
+
+def too_little(needed: int) -> str | None:
+    """Why a cache of so many bytes is not built on this CPU: Linux would end the process instead of refusing memory."""
+    available = available_bytes()
+    if available is None or needed <= available - available // SPARE:
+        return None
+    return f"the cache needs {needed:,} bytes; {available:,} are available"
 
 
 def difference(predicted: int, measured: Measured) -> str | None:

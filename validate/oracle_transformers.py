@@ -14,6 +14,7 @@ import json
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import transformers
@@ -50,6 +51,7 @@ EDITS = {
     "cohere_compass": {"text_config.rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}},
+    "deepseek_ocr2": {"text_config.mlp_layer_types": ["dense"] * 32},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "deepseek_v4": {"num_hidden_layers": 6},
     "diffusion_gemma": {
@@ -104,6 +106,22 @@ class TooLong(BaseException):
     """One model took more than its time."""
 
 
+@contextmanager
+def at_most(seconds):
+    """Raises TooLong after so many seconds."""
+
+    def too_long(*_):
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def model_types():
     """Every generating model_type, and the nested text types that only composites use."""
     return sorted({name for mapping in MAPPINGS for name in getattr(auto, f"MODEL_FOR_{mapping}_MAPPING_NAMES")})
@@ -138,7 +156,7 @@ def lengths(windows, brief):
 def plans(windows, brief):
     """(cache, sequences, tokens or static length, moment, plan); a few of them, if `brief`."""
     for tokens in lengths(windows, brief):
-        if not brief:
+        if not brief or tokens == 16:
             yield "dynamic", 1, tokens, "prefill", (tokens,)
         if tokens > 1:
             yield "dynamic", 1, tokens, "decode", (tokens - 1, 1)
@@ -309,19 +327,17 @@ def runs_tiny(raw):
 
 def check(raw, brief, seconds):
     """(saved config, rows, differences, failures) of one case; None for a config that transformers cannot run."""
-    signal.alarm(seconds)
     try:
-        saved = as_saved(raw)
-        found = run_where_quick(raw)
-        rows, failures = observe(found, brief)
+        with at_most(seconds):
+            saved = as_saved(raw)
+            found = run_where_quick(raw)
+            rows, failures = observe(found, brief)
     except KvsizeError as error:
         return None, [], [], [f"not run: {error.what} {error.got or ''}"[:300]]
     except TooLong:
         return None, [], [], ["not run: too long"]
     except Exception as error:  # a step of one length runs, and one of another does not
         return None, [], [], [f"not run: {first_line(error)}"]
-    finally:
-        signal.alarm(0)
     return saved, rows, [*differences(raw, rows), *(f"as saved: {d}" for d in differences(saved, rows))], failures
 
 
@@ -343,7 +359,6 @@ def main():
     arguments = parser.parse_args()
     torch, _ = libraries()
     torch.set_num_threads(1)
-    signal.signal(signal.SIGALRM, too_long)
     counts = {"cases": 0, "rows": 0, "not run": 0, "differ": 0}
     lines = []
     names = arguments.types.split(",") if arguments.types else sorted({*model_types(), *LEGACY})
@@ -363,10 +378,6 @@ def main():
         write(arguments.write, lines)
     print(counts)
     sys.exit(1 if counts["differ"] else 0)
-
-
-def too_long(*_):
-    raise TooLong
 
 
 def write(path, lines):

@@ -14,7 +14,7 @@ import typer
 from kvsize.architectures import geometry as geometry_of
 from kvsize.cli.options import AsJson, Format, Offline, OutputFormat, parse_token_list
 from kvsize.cli.parsing import Command
-from kvsize.errors import ConfigError, KvsizeError, UnsupportedError, UsageError
+from kvsize.errors import ConfigError, KvsizeError, SourceError, UnsupportedError, UsageError
 from kvsize.report import EnvironmentDoc, MeasuredDoc, ValidateDoc
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kvsize.source import ModelFiles
     from kvsize.validation import Result
 
-CACHES = ("dynamic", "static", "quantized", "offloaded", "offloaded_static")
+CACHES = ("dynamic", "static", "quantized", "offloaded", "offloaded_static", "paged")
 DTYPES = ("bfloat16", "float16", "float32")
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -60,10 +60,14 @@ def validate(
     sweep = Sweep(Settings(device, dtype, caches, lengths, batch, num_beams, generate), offline, results)
     document, complete = sweep.over(named(models or [], everything=everything))
     emit(document, Format.json if as_json else output)
+    statuses = {row.status for row in document.rows}
     if not complete:
         raise typer.Exit(130)
-    statuses = {row.status for row in document.rows}
-    if "different" in statuses or "equal" not in statuses:
+    if "different" in statuses:
+        raise typer.Exit(1)
+    if sweep.unread is not None:
+        raise typer.Exit(sweep.unread.exit_code)
+    if "equal" not in statuses:
         raise typer.Exit(1)
 
 
@@ -83,7 +87,7 @@ def named(models: Sequence[str], *, everything: bool) -> list[str]:
     if everything == bool(models):
         raise UsageError("name one or more models, or say --all for the catalogue")
     if not everything:
-        return list(models)
+        return list(dict.fromkeys(models))
     from kvsize.source import catalogue
 
     return list(catalogue())
@@ -119,6 +123,7 @@ class Sweep:
         self.results = results
         self.where = EnvironmentDoc(kvsize=__version__, **asdict(environment()))
         self.known = {} if results is None else recorded(results, asdict(self.where), settings.plain())
+        self.unread: SourceError | None = None
 
     def over(self, names: Sequence[str]) -> tuple[ValidateDoc, bool]:
         """The document of all models, and whether it was not interrupted."""
@@ -126,19 +131,31 @@ class Sweep:
         for number, name in enumerate(names, 1):
             sys.stderr.write(f"[{number}/{len(names)}] {name}\n")
             try:
-                rows += self.known.get(name) or self._new(name, alone=len(names) == 1)
+                rows += self.known.get(name) or self._read(name, alone=len(names) == 1)
             except KeyboardInterrupt:
                 note = f"interrupted: {number - 1} of {len(names)} models were done"
                 return self._document(rows, [note]), False
         return self._document(rows, []), True
 
-    def _new(self, name: str, *, alone: bool) -> list[MeasuredDoc]:
+    def _read(self, name: str, *, alone: bool) -> list[MeasuredDoc]:
+        from kvsize.source import load
+
         try:
-            rows = measured(name, self.settings, self.where.transformers, offline=self.offline)
+            files = load(name, offline=self.offline)
+        except (ConfigError, SourceError) as error:
+            if alone:
+                raise
+            self.unread = error if isinstance(error, SourceError) else self.unread
+            return [left_out(name, error)]
+        return self.known.get(files.id) or self._new(files, alone=alone)
+
+    def _new(self, files: ModelFiles, *, alone: bool) -> list[MeasuredDoc]:
+        try:
+            rows = measured(files, self.settings, self.where.transformers)
         except (ConfigError, UnsupportedError) as error:
             if alone:
                 raise
-            rows = [left_out(name, error)]
+            rows = [left_out(files.id, error)]
         if self.results is not None:
             keep(self.results, self._document(rows, []))
         return rows
@@ -147,13 +164,11 @@ class Sweep:
         return ValidateDoc("kvsize.validate/1", self.where, self.settings.plain(), rows, notes)
 
 
-def measured(name: str, settings: Settings, transformers: str, *, offline: bool) -> list[MeasuredDoc]:
+def measured(files: ModelFiles, settings: Settings, transformers: str) -> list[MeasuredDoc]:
     """Every run of one model; its memory is given back at the end, also after Ctrl-C."""
     from kvsize.measure import bench
-    from kvsize.source import load
     from kvsize.validation import judge, runs
 
-    files = load(name, offline=offline)
     geometry = geometry_of(files.config)
     twin = bench(files.config, settings.device, settings.dtype)
     try:
@@ -197,7 +212,7 @@ def row(files: ModelFiles, model_type: str, twin: Bench, result: Result) -> Meas
 
 
 def left_out(name: str, error: KvsizeError) -> MeasuredDoc:
-    """A model of a sweep that kvsize has no rule for, or that the installed transformers cannot run."""
+    """A model of a sweep that cannot be read, that kvsize has no rule for, or that transformers cannot run."""
     return MeasuredDoc(
         model=name,
         model_type="",
@@ -236,9 +251,11 @@ def recorded(path: Path, where: dict[str, Any], settings: dict[str, Any]) -> dic
     """Models that a results file holds already, measured in this environment with these settings.
 
     Raises:
-        UsageError: it is no such file.
+        UsageError: it is no such file, or none can be written there.
     """
     if not path.exists():
+        if not path.parent.is_dir():
+            raise UsageError("--results names a file in a folder that does not exist", got=str(path))
         return {}
     found: dict[str, list[MeasuredDoc]] = {}
     try:

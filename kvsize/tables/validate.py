@@ -51,8 +51,7 @@ def _model(name: str, rows: Sequence[MeasuredDoc], view: View) -> list[Line]:
         head, *texts = columns([HEADER, *map(_cells, shown)], left=(0, 1, 5))
         lines.append([(INDENT + head, "dim")])
         lines += [[(INDENT + text, WORDS[row.status][1])] for text, row in zip(texts, shown, strict=True)]
-    reasons = dict.fromkeys((row.cache or "all", row.moment, row.reason) for row in rows if row.reason)
-    for cache, _, reason in reasons:
+    for cache, reason in dict.fromkeys((row.cache or "all", row.reason) for row in rows if row.reason):
         lines += labelled(cache, str(reason), view, style="dim")
     return lines
 

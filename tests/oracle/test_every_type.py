@@ -15,7 +15,7 @@ from oracle_transformers import KNOWN, cases, check, model_types  # noqa: E402
 
 pytestmark = [pytest.mark.oracle, pytest.mark.sweep]
 
-SECONDS = 120
+SECONDS = 600
 # Types whose defaults cannot be run from text alone, whatever is set: each names why.
 NOT_RUN = {
     "gemma4_assistant": "reads another model's cache",

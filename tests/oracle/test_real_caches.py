@@ -10,11 +10,15 @@ from kvsize.architectures import geometry  # noqa: E402
 from kvsize.engines import Workload  # noqa: E402
 from kvsize.engines.transformers import Options, size  # noqa: E402
 from kvsize.errors import ConfigError, UnknownArchitectureError, UnsupportedError  # noqa: E402
+from kvsize.measure import Bench, Run  # noqa: E402
+from kvsize.paging import admit, build_pool  # noqa: E402
 from kvsize.probe import probe, weigh  # noqa: E402
 from kvsize.twin import read_config, subject, thin  # noqa: E402
+from kvsize.validation import judge  # noqa: E402
 
 pytestmark = pytest.mark.oracle
 
+RELEASE = transformers.__version__
 DTYPE = "float32"  # every CPU computes in it
 WINDOW = 8
 TINY = {
@@ -109,6 +113,14 @@ FAMILIES = {
         "encoder_ffn_dim": 32,
         "decoder_ffn_dim": 32,
     },
+    "encoder of audio": {
+        "model_type": "whisper",
+        **SEQ2SEQ,
+        "encoder_attention_heads": 4,
+        "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32,
+        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 0),
+    },
     "encoder and decoder, wide heads": {
         "model_type": "t5",
         "d_model": 64,
@@ -143,7 +155,7 @@ def measured(found, plan, cache, length, sequences=2):
 def predicted(found, raw, tokens, cache, sequences=2):
     encoder = found.encoder_tokens if found.reads_encoder else None
     workload = Workload(tokens, sequences, DTYPE, DTYPE, encoder)
-    return size(geometry(raw), workload, Options(cache=cache, version=transformers.__version__))
+    return size(geometry(raw), workload, Options(cache=cache, version=RELEASE))
 
 
 @pytest.mark.parametrize("tokens", LENGTHS)
@@ -176,6 +188,49 @@ def test_the_peak_while_a_token_is_added(models):
     after = predicted(found, FAMILIES["full"], WINDOW + 1, "dynamic")
     assert grown.untyped_storage().nbytes() == after.peak_bytes - after.total_bytes
     assert held == predicted(found, FAMILIES["full"], WINDOW, "dynamic").total_bytes
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_a_real_generate_leaves(models, name, cache):
+    """Four new tokens after a prompt that fills a window: the cache object that generate builds itself."""
+    found = judge(geometry(FAMILIES[name]), Bench(tiny(models, name)), Run(cache, 13, 2, "generate"), RELEASE)
+    assert (found.status, found.reason) == ("equal", None)
+    assert found.measured.tensors >= 2
+
+
+# -- continuous batching -----------------------------------------------------------------------------------------------
+
+PAGED = {
+    "full": FAMILIES["full"],
+    "every layer sliding": FAMILIES["every layer sliding"],
+    "full and sliding": FAMILIES["full and sliding"],
+    "four sliding, one full": {**FAMILIES["full and sliding"], "num_hidden_layers": 5, "sliding_window_pattern": 5},
+}
+
+
+@pytest.mark.parametrize("moment", ["pool", "prefill", "decode", "generate"])
+@pytest.mark.parametrize("name", PAGED)
+def test_a_real_paged_cache(models, name, moment):
+    """256 tokens fill a page, the next one takes another; three requests share sectors."""
+    models.setdefault(f"paged, {name}", subject(read_config(PAGED[name]), DTYPE, ("cpu",)))
+    for tokens in (257,) if moment == "generate" else (256, 257):
+        run = Run("paged", tokens, 3, moment)
+        found = judge(geometry(PAGED[name]), Bench(models[f"paged, {name}"]), run, RELEASE)
+        assert (found.status, found.reason) == ("equal", None)
+
+
+def test_requests_that_a_pool_holds_at_once():
+    """100 pages in 25 sectors of 4; a request takes one sector and half of one: 16, where 25 / 2 were counted."""
+    raw = PAGED["four sliding, one full"]
+    model = subject(read_config(raw), DTYPE, ("meta",)).model
+    pool = build_pool(model, 20, 256)
+    workload, options = Workload(300, 1, DTYPE, DTYPE), Options(cache="paged", num_blocks=20, version=RELEASE)
+    predicted = size(geometry(raw), workload, options).pool
+    assert (pool.num_sectors, predicted.num_blocks, predicted.max_concurrency) == (25, 25, 16)
+    admit(pool, 16, (300,))
+    with pytest.raises(UnsupportedError, match="no room"):
+        admit(build_pool(model, 20, 256), 17, (300,))
 
 
 # -- the probe ---------------------------------------------------------------------------------------------------------

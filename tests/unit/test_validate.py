@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kvsize import measure
+from kvsize import measure, validation
 from kvsize.architectures import geometry
 from kvsize.cli import run as command
 from kvsize.cli import validate as cli
@@ -69,6 +69,12 @@ def test_moments_of_each_cache():
         ("static", "decode"),
         ("quantized", "generate"),
     ]
+    assert [run.moment for run in runs(llama, "cpu", caches=("paged",), generate=True)] == [
+        "pool",
+        "prefill",
+        "decode",
+        "generate",
+    ]
     assert {run.moment for run in runs(llama, "cpu", num_beams=2)} == {"generate"}
 
 
@@ -112,6 +118,26 @@ def test_what_is_refused_or_cannot_be_run_is_no_match():
     full = fails(OutOfMemoryError("out of memory on cuda"))
     assert (full.status, full.predicted) == ("out_of_memory", 13_107_200)
     assert judge(llama, Bench(bytes_of_llama), Run("quantized", 100), "4.57.0").status == "refused"
+
+
+def test_a_paged_cache_is_its_tensor_or_what_requests_take_of_it():
+    """Llama's pages: 2 x 8 heads x 128 elements x 256 tokens x 2 bytes. A pool has 64 blocks to spare, two for trash."""
+    llama, block = geometry(load(LLAMA).config), 32 * 2 * 8 * 128 * 256 * 2
+    expected = {"pool": (3 * 2 + 64 + 2) * block, "prefill": 3 * 2 * block, "generate": 3 * 2 * block}
+    for moment, held in expected.items():
+        run = Run("paged", 257, 3, moment)
+        assert judge(llama, Bench(lambda _, held=held: Measured(held, held, 1)), run, RELEASE).status == "equal"
+
+
+def test_a_cache_that_this_machine_cannot_hold_is_not_built(monkeypatch):
+    """Linux ends a process that takes too much; 100 tokens are 13,107,200 bytes."""
+    llama = geometry(load(LLAMA).config)
+    monkeypatch.setattr(validation, "available_bytes", lambda: 16_000_000)
+    found = judge(llama, Bench(None), Run("dynamic", 100), RELEASE)
+    assert (found.status, found.predicted) == ("out_of_memory", 13_107_200)
+    assert found.reason == "the cache needs 13,107,200 bytes; 16,000,000 are available"
+    monkeypatch.setattr(validation, "available_bytes", lambda: 16_384_000)
+    assert judge(llama, Bench(bytes_of_llama), Run("dynamic", 100), RELEASE).status == "equal"
 
 
 def test_exit_codes(stand_in, capsys):
@@ -159,6 +185,33 @@ def test_a_sweep_keeps_what_is_done_and_goes_on_from_there(stand_in, tmp_path, c
     stand_in(never)
     assert command(["validate", LLAMA, "--results", str(results), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == document["rows"]
+
+
+def test_a_model_that_cannot_be_read_does_not_end_a_sweep(stand_in, tmp_path, capsys):
+    results = tmp_path / "results.jsonl"
+    stand_in(bytes_of_llama)
+    missing = str(tmp_path / "nothing" / "config.json")
+    assert command(["validate", missing, LLAMA, LLAMA, "--results", str(results), "--json"]) == 3
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["model"], row["status"]) for row in rows] == [(missing, "not_run"), *[(LLAMA, "equal")] * 3]
+    assert len(results.read_text().splitlines()) == 1  # what could not be read is asked for again next time
+
+
+def test_a_folder_is_known_again_by_its_id(stand_in, tmp_path, capsys):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(load(LLAMA).config))
+    results = tmp_path / "results.jsonl"
+    arguments = ["validate", str(tmp_path / "model"), LLAMA, "--results", str(results), "--json"]
+    stand_in(bytes_of_llama)
+    assert command(arguments) == command(arguments) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert len(results.read_text().splitlines()) == 2
+
+
+def test_a_results_file_without_a_folder_is_refused_first(stand_in, tmp_path, capsys):
+    stand_in(lambda _: pytest.fail("measured"))
+    assert command(["validate", LLAMA, "--results", str(tmp_path / "none" / "file")]) == 2
+    assert "folder that does not exist" in capsys.readouterr().err
 
 
 def test_figures_of_another_environment_are_measured_again(stand_in, tmp_path, monkeypatch):
