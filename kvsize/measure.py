@@ -142,9 +142,17 @@ class Bench:
             return self.subject.feed((min(16, run.tokens),), run.sequences, "static", run.tokens)
         if run.moment == "prefill":
             return self.subject.feed((run.tokens,), run.sequences)
-        if run.tokens < 2 or not self.subject.decodes:
-            raise UnsupportedError("it takes no decode step of this length")
-        return self.subject.feed((run.tokens - 1, 1), run.sequences)
+        return self._decode(run)
+
+    def _decode(self, run: Run) -> Any:
+        torch, _ = libraries()
+        if run.tokens > 1:
+            try:
+                return self.subject.feed((run.tokens - 1, 1), run.sequences)
+            except Exception as error:  # model code fails in every way
+                if is_out_of_memory(torch, error) or self.subject.decodes:
+                    raise
+        raise UnsupportedError("it takes no decode step of this length")
 
     def _generate(self, run: Run) -> Any:
         """The cache that a real `generate` returns."""
@@ -236,8 +244,9 @@ def available_bytes() -> int | None:
 
 
 def release(torch: Any, device: str) -> None:
-    """Give back what is no longer referred to."""
-    gc.collect()
+    """Give back what is no longer referred to; on the meta device nothing is held."""
+    if device != "meta":
+        gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()
 

@@ -121,7 +121,7 @@ def test_what_is_refused_or_cannot_be_run_is_no_match():
 
 
 def test_a_paged_cache_is_its_tensor_or_what_requests_take_of_it():
-    """Llama's pages: 2 x 8 heads x 128 elements x 256 tokens x 2 bytes. A pool has 64 blocks to spare, two for trash."""
+    """Llama's pages: 2 x 8 heads x 128 elements x 256 tokens x 2 bytes; 64 blocks are to spare, and two are trash."""
     llama, block = geometry(load(LLAMA).config), 32 * 2 * 8 * 128 * 256 * 2
     expected = {"pool": (3 * 2 + 64 + 2) * block, "prefill": 3 * 2 * block, "generate": 3 * 2 * block}
     for moment, held in expected.items():
