@@ -14,6 +14,7 @@ from kvsize.formats import format_of
 from kvsize.geometry import (
     Attention,
     Chunked,
+    Compressed,
     Encoder,
     Geometry,
     Heads,
@@ -285,6 +286,23 @@ def test_a_rolling_convolution(tokens, prompt, logical, held, prefilled):
     assert columns == [logical, held, prefilled]
 
 
+@pytest.mark.parametrize(
+    ("tokens", "entries", "carried", "buffered", "held"),
+    [(3, 0, 0, 3, 3), (4, 1, 1, 0, 4), (5, 1, 1, 1, 1), (8, 2, 1, 0, 4)],
+)
+def test_a_compressor(tokens, entries, carried, buffered, held):
+    """Of 512 and an index of 128, in bfloat16; four tokens of values and float32 gates are carried on."""
+    found = size(model(Layer((Compressed(512, 128, 4, overlap=True, index_dim=128),))), tokens, prompt_tokens=1)
+    fixed = tokens * 512 * 2 + entries * 640 * 2 + carried * 640 * 4 * (2 + 4)
+    assert found.logical_bytes == fixed + buffered * 2 * 2 * 640 * 2
+    assert found.total_bytes == fixed + held * 2 * 2 * 640 * 2
+
+
+def test_a_model_without_layers():
+    assert size(model()).peak_bytes == 0
+    assert size(model(FULL), cache="paged").transient_bytes == 0
+
+
 # -- quantised ---------------------------------------------------------------------------------------------------------
 
 BF16 = format_of("bfloat16")
@@ -339,6 +357,10 @@ def test_the_newest_tokens_are_loose(prompt, options, loose):
     assert found.total_bytes == found.logical_bytes == packed(1000 - loose) + loose * TOKEN
     assert found.after_prefill_bytes == packed(prompt or 1000)
     assert found.transient_bytes == 2 * 1000 * TOKEN // 2
+
+
+def test_a_single_token_is_packed():
+    assert size(model(FULL), 1, cache="quantized").total_bytes == packed(1)
 
 
 def test_fp8_has_no_loose_tokens():

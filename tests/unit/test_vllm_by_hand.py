@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvsize.engines import CacheSize, LayerBytes, Workload
+from kvsize.engines import CacheSize, Group, LayerBytes, Pool, Workload
 from kvsize.engines import vllm as engine
 from kvsize.engines.vllm.formats import KV_FORMATS, index_key_bytes, name_of
 from kvsize.engines.vllm.groups import stages
@@ -161,6 +161,265 @@ def test_states_and_encoder_tokens_reach_as_they_are():
     assert logical(mamba(64), kind="mamba") == [64 * 19 * 2]
     assert logical(CROSS, tokens=448, kind="whisper") == [(448 + 8192) * TOKEN]
     assert logical(CROSS, tokens=448, kind="whisper", encoder=10_000) == [(448 + 8192) * TOKEN]
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("geometry", "kv", "device", "name", "source"),
+    [
+        (model(FULL), "auto", None, "bfloat16", "config"),
+        (model(FULL), "fp8", None, "fp8", "given"),
+        (model(FULL, dtype=None), "auto", None, "bfloat16", "vLLM computes in bfloat16 where"),
+        (model(FULL, kv_scheme="fp8"), "auto", None, "fp8", "the checkpoint's own"),
+        (model(FULL, kind="falcon"), "fp8", None, "bfloat16", "the model's dtype: vLLM's Falcon"),
+        (model(DSA, kind="deepseek_v32"), "fp8", "9.0", "fp8_ds_mla", "what vLLM's sparse attention keeps for fp8"),
+        (model(DSA, kind="deepseek_v32"), "fp8", "8.0", "fp8", "given"),
+        (model(DSA, kind="deepseek_v32"), "fp8", "12.0", "fp8_ds_mla", "what vLLM's"),
+        (model(DSA, kind="deepseek_v32"), "fp8_e4m3", "12.0", "fp8_ds_mla", "what vLLM's"),
+        (model(DSA, kind="deepseek_v32"), "bfloat16", "12.0", "bfloat16", "given"),
+        (model(DSA, kind="deepseek_v32"), "auto", "12.0", "fp8_ds_mla", "what vLLM's"),
+        (model(DSA, kind="deepseek_v32"), "auto", "9.0", "bfloat16", "config"),
+        (model(MLA, kind="deepseek_v3"), "fp8", "9.0", "fp8", "given"),
+        (model(DSA, kind="glm_moe_dsa"), "auto", "10.0", "fp8_e4m3", "vLLM's default for GLM"),
+        (model(DSA, kind="glm_moe_dsa"), "auto", "9.0", "bfloat16", "config"),
+        (model(DSA, kind="deepseek_v32"), "auto", "10.0", "bfloat16", "config"),
+        (model(FULL), "nvfp4", None, "nvfp4", "given"),
+    ],
+)
+def test_the_format_and_why(geometry, kv, device, name, source):
+    found = size(geometry, kv=kv, device_capability=device)
+    assert found.k_format == name
+    assert found.format_source.startswith(source)
+
+
+@pytest.mark.parametrize(
+    ("options", "in_flight"),
+    [
+        ({}, 16_384),
+        ({"async_scheduling": False}, 8192),
+        ({"max_num_batched_tokens": 1000}, 2000),
+        ({"pipeline_parallel_size": 2}, 24_576),
+        ({"pipeline_parallel_size": 2, "async_scheduling": False}, 16_384),
+        ({"device_capability": "12.0"}, 4096),
+        ({"device_capability": "8.0"}, 4096),
+        ({"device_capability": "10.0"}, 32_768),
+        ({"version": "0.27.0", "device_capability": "10.0"}, 16_384),
+        ({"version": "0.25.0"}, 8192),
+    ],
+)
+def test_tokens_in_flight(options, in_flight):
+    notes = size(model(FULL, WINDOW), **options).notes
+    assert any(f"is given up to {in_flight:,} more" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("drafted", "method", "layers"), [(0, "mtp", 0), (1, "mtp", 1), (3, "mtp", 1), (3, "ngram", 0)]
+)
+def test_layers_that_draft(drafted, method, layers):
+    found = size(model(MLA, MLA, kind="deepseek_v3"), num_speculative_tokens=drafted, speculative_method=method)
+    assert found.overhead_bytes == layers * 8192 * 1152
+
+
+@pytest.mark.parametrize(
+    ("count", "packed"), [(1, "1"), (2, "00"), (3, "010"), (4, "0000"), (5, "00100"), (6, "001100")]
+)
+def test_outermost_layers_stay_in_the_models_dtype(count, packed):
+    """A head of 128 takes 196 bytes in turboquant_k8v4, else 512."""
+    found = logical(*[FULL] * count, kv="turboquant_k8v4")
+    assert found == [8192 * 8 * (196 if letter == "1" else 512) for letter in packed]
+
+
+# -- ranks and states --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("heads", "tp", "each"), [(8, 8, 1), (8, 4, 2), (8, 16, 1), (3, 6, 1), (6, 4, None), (8, 3, None), (4, 6, None)]
+)
+def test_heads_of_a_rank(heads, tp, each):
+    geometry = model(Layer((Attention(Heads(heads, 128, 128)),)), num_attention_heads=None)
+    if each is not None:
+        assert size(geometry, tensor_parallel_size=tp).total_bytes == 8192 * each * 512
+        return
+    with pytest.raises(UnsupportedError, match=f"cannot split {heads} KV heads over {tp} ranks"):
+        size(geometry, tensor_parallel_size=tp)
+
+
+@pytest.mark.parametrize(("k", "v", "fits"), [(8, 8, True), (16, 8, True), (4, 8, False), (8, 4, False)])
+def test_widths_of_a_quantised_head(k, v, fits):
+    geometry = model(Layer((Attention(Heads(8, k, v)),)))
+    assert size(geometry).total_bytes == 8192 * 8 * (k + v) * 2
+    if fits:
+        assert size(geometry, kv="fp8").total_bytes == 8192 * 8 * (k + v)
+        return
+    with pytest.raises(UnsupportedError, match="no vLLM kernel takes a fp8 cache"):
+        size(geometry, kv="fp8")
+
+
+@pytest.mark.parametrize(("batch", "yields", "reach"), [(8192, 1500, 8192), (1024, 1500, 1500), (1024, None, 1024)])
+def test_encoder_tokens_of_a_request(batch, yields, reach):
+    heads = Heads(8, 128, 128)
+    both = Layer((Attention(heads), Attention(heads, Encoder(tokens=yields))))
+    found = size(model(both, kind="whisper"), 448, max_num_batched_tokens=batch, kv_memory=GIB).pool
+    assert found.request_blocks == 28 + -(-reach // 16)
+
+
+CONV, WIDE = State("conv", (2304, 4)), State("recurrent", (32, 64, 128))
+
+
+def states(kind: str, mixer: str, groups: int = 0, **options) -> int:
+    geometry = model(Layer((Recurrent(mixer, (CONV, WIDE), groups=groups),)), kind=kind, **options.pop("fields", {}))
+    return size(geometry, enable_prefix_caching=False, **options).layers[0].logical
+
+
+@pytest.mark.parametrize(
+    ("kind", "mixer", "columns"),
+    [("mamba2", "mamba2", 6), ("qwen3_next", "gated_delta", 6), ("kimi_linear", "kda", 6), ("mamba", "mamba", 3)],
+)
+def test_columns_for_drafted_tokens(kind, mixer, columns):
+    elements = 4 if kind == "kimi_linear" else 2
+    drafting = states(kind, mixer, num_speculative_tokens=3)
+    assert drafting == 2304 * columns * 2 + 32 * 64 * 128 * elements
+    assert states(kind, mixer) == 2304 * 3 * 2 + 32 * 64 * 128 * elements
+
+
+@pytest.mark.parametrize(
+    ("groups", "tp", "channels"), [(1, 1, 2304), (1, 2, (2304 + 256) // 2), (1, 4, (2304 + 3 * 256) // 4), (2, 2, 1152)]
+)
+def test_a_single_group_is_copied_to_each_rank(groups, tp, channels):
+    found = states("mamba2", "mamba2", groups, tensor_parallel_size=tp)
+    assert found == channels * 3 * 2 + 32 // tp * 64 * 128 * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "options", "conv", "wide"),
+    [
+        ("mamba2", {"state_dtype": "float32"}, {}, 2, 2),
+        ("nemotron_h", {}, {}, 2, 4),
+        ("nemotron_h", {"state_dtype": "bfloat16"}, {}, 2, 2),
+        ("qwen3_5_text", {}, {}, 2, 2),
+        ("qwen3_5_text", {"state_dtype": "float32"}, {}, 2, 4),
+        ("qwen3_5_text", {"state_dtype": "float32", "architecture": "Qwen3_5ForCausalLM"}, {}, 2, 4),
+        ("qwen3_5_text", {"state_dtype": "float32", "architecture": "MiniCPMV4_6"}, {}, 2, 2),
+        ("kimi_linear", {}, {}, 2, 4),
+        ("mamba2", {}, {"mamba_cache_dtype": "float32"}, 4, 4),
+        ("mamba2", {}, {"mamba_ssm_cache_dtype": "float32"}, 2, 4),
+        ("kimi_linear", {}, {"mamba_ssm_cache_dtype": "bfloat16"}, 2, 2),
+        ("kimi_linear", {}, {"mamba_cache_dtype": "float32"}, 4, 4),
+    ],
+)
+def test_formats_of_states(kind, fields, options, conv, wide):
+    assert states(kind, "mamba2", fields=fields, **options) == 2304 * 3 * conv + 32 * 64 * 128 * wide
+
+
+DELTA = Layer((Recurrent("gated_delta", (State("conv", (8192, 4)), State("recurrent", (32, 128, 128)))),))
+KDA = Layer((Recurrent("kda", DELTA.stores[0].states),))
+
+
+@pytest.mark.parametrize(
+    ("layer", "kind", "name", "device", "version", "blocks"),
+    [
+        (DELTA, "qwen3_next", None, "9.0", "0.33.0", 3),
+        (DELTA, "qwen3_next", None, "10.0", "0.33.0", 3),
+        (DELTA, "qwen3_next", None, "12.0", "0.33.0", 3),
+        (DELTA, "qwen3_next", None, "8.0", "0.33.0", 2),
+        (DELTA, "qwen3_next", None, "11.0", "0.33.0", 2),
+        (DELTA, "qwen3_next", None, "9.0", "0.32.0", 2),
+        (KDA, "kimi_linear", None, "9.0", "0.33.0", 2),
+        (KDA, "kimi_linear", "KimiK3ForConditionalGeneration", "9.0", "0.33.0", 3),
+        (mamba(64), "jamba", None, "9.0", "0.33.0", 2),
+    ],
+)
+def test_state_blocks_of_a_request(layer, kind, name, device, version, blocks):
+    geometry = model(layer, FULL, kind=kind, architecture=name)
+    pool = size(geometry, version=version, device_capability=device, kv_memory=8 * GIB).pool
+    assert pool.groups[0].request_blocks == blocks
+
+
+@pytest.mark.parametrize(
+    ("layer", "options", "block"),
+    [
+        # 8192 x 3 x 2 + 32 x 128 x 128 x 2 = 1,097,728 bytes, 268 tokens of 4,096 bytes
+        (DELTA, {}, 320),  # of 64, where prefills save a state
+        (DELTA, {"enable_prefix_caching": False}, 272),
+        (DELTA, {"device_capability": "8.0"}, 272),
+        (DELTA, {"version": "0.32.0"}, 272),
+        (DELTA, {"block_size": 128, "enable_prefix_caching": False}, 384),
+        (DELTA, {"block_size": 512}, 512),
+        (DELTA, {"block_size": 128, "version": "0.21.0", "enable_prefix_caching": False}, 272),
+    ],
+)
+def test_blocks_of_gated_delta_hybrids(layer, options, block):
+    pool = size(model(layer, FULL, kind="qwen3_next"), kv_memory=8 * GIB, **options).pool
+    assert pool.groups[1].block_tokens == block
+
+
+@pytest.mark.parametrize(("version", "block"), [("0.33.0", 1920), ("0.27.0", 1920), ("0.26.0", 1872)])
+def test_blocks_of_latent_hybrids(version, block):
+    """8192 x 3 x 2 + 32 x 128 x 128 x 4 = 2,146,304 bytes are 1,864 tokens of 1,152: 15 x 128, or 117 x 16."""
+    pool = size(model(KDA, MLA, kind="kimi_linear"), kv_memory=8 * GIB, version=version).pool
+    assert pool.groups[1].block_tokens == block
+
+
+# -- pools -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("version", "blocks"), [("0.33.0", 513), ("0.29.0", 513), ("0.28.0", 512)])
+def test_the_least_memory_that_starts(version, blocks):
+    """512 blocks of 64 KiB are a request of 8,192 tokens; since 0.29 the null block is no use to it."""
+    found = size(model(FULL), version=version, kv_memory=blocks * 65_536).pool
+    assert (found.num_blocks, found.max_concurrency) == (blocks, blocks / 512)
+    with pytest.raises(UnsupportedError, match="one request of 8,192 tokens takes 33,554,432 bytes") as caught:
+        size(model(FULL), version=version, kv_memory=blocks * 65_536 - 1)
+    assert caught.value.hint == "It would start with --max-model-len 8176."
+
+
+def test_the_least_that_one_token_takes():
+    with pytest.raises(UnsupportedError) as caught:
+        size(model(FULL), kv_memory=2 * 65_536)
+    assert caught.value.hint == "It would start with --max-model-len 16."
+    with pytest.raises(UnsupportedError) as caught:
+        size(model(FULL), kv_memory=2 * 65_536 - 1)
+    assert caught.value.hint.startswith("Not even one token fits")
+
+
+def test_a_pool_by_hand():
+    """Two groups of one layer: 8,192 / 16 blocks, and (1,023 + 16,384 of at most 8,192) / 16 and one more."""
+    found = size(model(FULL, WINDOW), kv_memory=GIB).pool
+    assert found == Pool(
+        num_blocks=16_384,
+        block_size=16,
+        bytes_per_block=65_536,
+        tokens=int(16_384 / 1025 * 8192),
+        max_concurrency=16_384 / 1025,
+        request_blocks=1025,
+        request_bytes=1025 * 65_536,
+        groups=(
+            Group("full attention", 1, 16, 65_536, 512),
+            Group("sliding window 1,024", 1, 16, 65_536, 513),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "tokens", "concurrency"),
+    [("0.8.5", 16_384 // 2 * 16, 16.0), ("0.20.0", 8192 * 16, 16_384 / 1025), ("0.20.1", 130_944, 16_384 / 1025)],
+)
+def test_what_releases_print(version, tokens, concurrency):
+    found = size(model(FULL, WINDOW), version=version, kv_memory=GIB).pool
+    assert found.tokens == tokens
+    assert found.max_concurrency == pytest.approx(concurrency, rel=1e-3)
+
+
+@pytest.mark.parametrize(("given", "block"), [(None, 16), (32, 32)])
+def test_an_encoders_pool_has_its_null_block(given, block):
+    found = size(model(FULL, kind="bert", max_tokens=512), 512, kv_memory=GIB, block_size=given)
+    assert found.pool == Pool(1, block, 0, 0, 0.0, 0, 0)
+
+
+def test_states_alone_take_no_steps():
+    assert size(model(mamba(64), kind="mamba")).step_tokens == 1
 
 
 # -- refusals, on both sides -------------------------------------------------------------------------------------------

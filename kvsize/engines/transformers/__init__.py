@@ -83,7 +83,7 @@ class Setting:
     kind: str
     release: Release
     options: Options
-    windows: bool = True
+    windows: bool
 
     @property
     def static(self) -> bool:
@@ -173,9 +173,9 @@ def make_rules(workload: Workload, setting: Setting, unit: Format) -> Rules:
     prompt = workload.prompt_tokens
     if prompt is not None and not 1 <= prompt <= workload.tokens:
         raise UsageError("--prompt must lie between 1 and the cached tokens", got=str(prompt))
-    slots = max(workload.tokens, setting.options.max_cache_len or 0)
+    slots = setting.options.max_cache_len if setting.static else None
     return Rules(
-        tokens=slots if setting.static else workload.tokens,
+        tokens=workload.tokens if slots is None else max(workload.tokens, slots),
         prompt=workload.tokens if prompt is None else prompt,
         decoded=min(1, workload.tokens - 1) if prompt is None else workload.tokens - prompt,
         sequences=workload.sequences * setting.beams,
@@ -254,16 +254,16 @@ def encoder_notes(geometry: Geometry, workload: Workload, rules: Rules) -> tuple
     """What is missing from the figure of a model with an encoder, as long as nobody said how much it yields."""
     if workload.encoder_tokens is not None:
         return ()
-    spans = [
-        (store.span, store.entry.elements)
+    found = [
+        (store.span.tokens, store.entry.elements)
         for layer in geometry.layers
         for store in layer.stores
         if isinstance(store, Attention) and isinstance(store.span, Encoder)
     ]
-    if not spans:
+    if not found:
         return ()
-    per_token = rules.activation.bytes(sum(count for _, count in spans)) * rules.sequences
-    fixed = next((span.tokens for span, _ in spans if isinstance(span, Encoder) and span.tokens), None)
+    per_token = rules.activation.bytes(sum(count for _, count in found)) * rules.sequences
+    fixed = next((tokens for tokens, _ in found if tokens), None)
     usual = f"; this encoder always yields {fixed:,}: --encoder-ctx {fixed}" if fixed else ": add --encoder-ctx N"
     note = (
         f"the encoder's keys and values are not in these figures; they take {per_token:,} bytes "

@@ -73,7 +73,7 @@ class Rules:
     encoder_tokens: int
     static: bool
     activation: Format
-    windows: bool = True
+    windows: bool
 
 
 def layer_bytes(layer: Layer, rules: Rules) -> Bytes:
@@ -166,7 +166,7 @@ def _referenced(window: int, rules: Rules) -> Kept:
     if rules.static:
         slots = min(rules.tokens, first + window)
         return Kept(slots, slots, slots)
-    tail = _windowed(rules.decoded, 0, window, rules)
+    tail = _windowed(rules.decoded, rules.prompt, window, rules)
     return Kept(first + tail.logical, first + tail.held, rules.prompt)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from kvsize.engines.transformers.versions import FIRST_RELEASE, Number, Release
+from kvsize.engines.transformers.versions import FIRST_RELEASE, OLDEST, Number, Release
 from kvsize.errors import UnsupportedError
 from kvsize.geometry import Attention, Full, Geometry, Heads, IndexKey, Latent, Layer, Recurrent, Sliding, Store
 
@@ -24,7 +24,7 @@ class Change:
     concerns: Callable[[Geometry], bool]
     before: Rewrite
     note: str
-    since: Number = (0, 0, 0)
+    since: Number = OLDEST
     dynamic_only: bool = False
 
 

@@ -9,7 +9,7 @@ from kvsize.engines.vllm import models
 from kvsize.engines.vllm.formats import KV_FORMATS, KvFormat, capability, find, model_dtype, name_of
 from kvsize.engines.vllm.versions import VERSION, Release, release
 from kvsize.errors import UnsupportedError, UsageError
-from kvsize.geometry import Attention, Encoder, Geometry, Latent, Recurrent
+from kvsize.geometry import Attention, Geometry, Latent, Recurrent
 
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 COUNTS = (
@@ -139,14 +139,11 @@ def _batches_in_flight(rules: Release, options: Options) -> int:
 
 
 def _prefix_caching(geometry: Geometry, rules: Release, options: Options) -> bool:
-    """config/model.py is_prefix_caching_supported, unless said otherwise."""
+    """config/model.py is_prefix_caching_supported for models with states, unless said otherwise; others pay nothing."""
     if options.enable_prefix_caching is not None:
         return options.enable_prefix_caching
     stores = [store for layer in geometry.layers for store in layer.stores]
-    if any(isinstance(s, Attention) and isinstance(s.span, Encoder) for s in stores):
-        return False
-    recurrent = [isinstance(store, Recurrent) for store in stores]
-    return rules.hybrid_prefix_caching and not all(recurrent) if any(recurrent) else True
+    return rules.hybrid_prefix_caching and not all(isinstance(store, Recurrent) for store in stores)
 
 
 def _kv_format(geometry: Geometry, workload: Workload, given_device: str | None) -> tuple[int, KvFormat, str]:
