@@ -40,7 +40,7 @@ def advise(outcome: Outcome) -> list[Advice]:
     if outcome.verdict in ("fits", "unknown"):
         return []
     found: list[Advice] = []
-    for attempt in (_formats, _placement, _other_engine, _less, _larger_gpus, _more_ranks):
+    for attempt in (_splits, _formats, _placement, _other_engine, _less, _larger_gpus, _more_ranks):
         found += attempt(outcome)
     return found[:SHOWN]
 
@@ -53,6 +53,25 @@ def tried(case: Case, what: str, flags: str, cost: str) -> Iterator[Advice]:
         return
     if outcome.verdict == "fits" and outcome.headroom is not None:
         yield Advice(what, flags, outcome.headroom, cost)
+
+
+# SGLang's shares of its pools -> the flag, values to try, and what takes less
+SPLITS: tuple[tuple[str, tuple[float, ...], str], ...] = (
+    ("swa_full_tokens_ratio", (0.4, 0.2, 0.1, 0.05), "fewer window tokens, which long prompts fill first"),
+    ("mamba_full_memory_ratio", (0.5, 0.3, 0.1, 2, 4, 9), "another split between states and attention"),
+)
+
+
+def _splits(outcome: Outcome) -> Iterator[Advice]:
+    """Pools of fixed shares, where one is full while another has room: the first other share that fits."""
+    case = outcome.case
+    for field, values, cost in SPLITS if case.engine == "sglang" else ():
+        for value in values:
+            name = field.replace("_", "-")
+            found = list(tried(with_option(case, **{field: value}), f"{name} {value:g}", f"--{name} {value:g}", cost))
+            if found:
+                yield from found
+                break
 
 
 def _formats(outcome: Outcome) -> Iterator[Advice]:

@@ -6,7 +6,7 @@ plan.py decides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from kvsize.engines import CacheSize, Workload, load_engine
 from kvsize.errors import KvsizeError, UnsupportedError
 from kvsize.geometry import Geometry
 from kvsize.gpus import GpuSet
-from kvsize.plan import Capacity, Question, Verdict, capacity, verdict
+from kvsize.plan import Capacity, Question, Verdict, capacity, largest, verdict
 from kvsize.ranges import Range, exactly
 from kvsize.shape import ModelShape
 from kvsize.spread import Share, fullest, need, part_of, shares
@@ -26,6 +26,7 @@ from kvsize.weights.ranks import beside, per_rank
 POOLED = ("vllm", "sglang", "trtllm")
 # Engines that spread whole layers over GPUs; MLX runs on one.
 LAYERWISE = ("llama.cpp", "ollama", "transformers", "mlx")
+MOST_CACHE = 2**50
 WHOLE = Share(Part("weights", exactly(0), "assumed", "unknown"))
 
 
@@ -89,13 +90,11 @@ def judge(case: Case) -> Outcome:
     tokens, sequences = case.workload.tokens, on_one_replica(case)
     size = sized(case, tokens, sequences)
     if isinstance(case.weights, UnknownWeights):
-        return Outcome(case, size, need(size, WHOLE, at_peak=at_peak(case)))
+        return Outcome(case, size, needed(case, size, WHOLE))
     held = shares_of(case, case.weights)
     share = fullest(size, held, at_peak=at_peak(case))
     budget = drawn(case, share, size, tokens * sequences)
-    return Outcome(
-        case, size, need(size, share, at_peak=at_peak(case)), verdict(question(case, held)), shares=held, budget=budget
-    )
+    return Outcome(case, size, needed(case, size, share), verdict(question(case, held)), shares=held, budget=budget)
 
 
 def evaluate(case: Case) -> Outcome:
@@ -166,6 +165,34 @@ def machine_of(case: Case) -> Machine:
     )
 
 
+def needed(case: Case, size: CacheSize, share: Share) -> int:
+    """Bytes of the cache on one GPU; of an engine that cuts pools, the least that makes them large enough."""
+    if case.engine not in POOLED:
+        return need(size, share, at_peak=at_peak(case))
+    tokens, sequences = case.workload.tokens, on_one_replica(case)
+
+    def short(cache_bytes: int) -> bool:
+        return not _pool_holds(case, tokens, sequences, cache_bytes)
+
+    likely = (guess for guess in _likely(case, tokens, sequences, size.total_bytes) if not short(guess))
+    guess = next(likely, MOST_CACHE)
+    if guess <= 1 or (guess < MOST_CACHE and short(guess - 1)):
+        return guess
+    least = 1 + largest(short, MOST_CACHE)
+    return least if least <= MOST_CACHE else size.total_bytes
+
+
+def _likely(case: Case, tokens: int, sequences: int, whole: int) -> Iterator[int]:
+    """Bytes that are often the least: the blocks of all requests, and one more that stays empty."""
+    try:
+        pool = sized(case, tokens, sequences, 2 * whole + 2**30).pool
+    except UnsupportedError:
+        return
+    if pool is not None:
+        yield pool.request_bytes * sequences
+        yield pool.request_bytes * sequences + pool.bytes_per_block
+
+
 def at_peak(case: Case) -> bool:
     """Whether the cache is not set aside beforehand, so that what is held at most decides."""
     return case.engine == "transformers"
@@ -173,11 +200,11 @@ def at_peak(case: Case) -> bool:
 
 def holds(case: Case, held: tuple[Share, ...], tokens: int, sequences: int, *, kind: bool) -> bool:
     """Whether the engine keeps that many requests, at the kind or at the unkind end of what is estimated."""
+    if case.engine in POOLED:
+        return _pooled(case, held[0], tokens, sequences, kind=kind)
     try:
-        if case.engine in POOLED:
-            return _pooled(case, held[0], tokens, sequences, kind=kind)
         size = sized(case, tokens, sequences)
-    except UnsupportedError:  # too little to start with, or a longer request than it serves
+    except UnsupportedError:  # a longer request than it serves
         return False
     share = fullest(size, held, at_peak=at_peak(case))
     room = drawn(case, share, size, tokens * sequences).room
@@ -187,9 +214,14 @@ def holds(case: Case, held: tuple[Share, ...], tokens: int, sequences: int, *, k
 def _pooled(case: Case, share: Share, tokens: int, sequences: int, *, kind: bool) -> bool:
     room = drawn(case, share, None, tokens * sequences).room
     left = room.high if kind else room.low
-    if left <= 0:
+    return left > 0 and _pool_holds(case, tokens, sequences, left)
+
+
+def _pool_holds(case: Case, tokens: int, sequences: int, cache_bytes: int) -> bool:
+    try:
+        pool = sized(case, tokens, sequences, cache_bytes).pool
+    except UnsupportedError:  # too little to start with, or a longer request than it serves
         return False
-    pool = sized(case, tokens, sequences, left).pool
     return pool is not None and pool.max_concurrency >= sequences
 
 

@@ -48,6 +48,8 @@ def _sentence(document: FitDoc, view: View) -> str:
     if document.budget.room.high <= 0:
         usable = amount(document.budget.usable_bytes.high, exact=view.exact)
         return f"weights and overheads alone exceed the {usable} that the engine may use{each}"
+    if document.headroom_bytes.high >= 0:
+        return f"{document.engine.name} does not serve that many of these requests, whatever the memory"
     short = RangeDoc(-document.headroom_bytes.high, -document.headroom_bytes.low)
     return f"{_span(short, view)} are missing{each}"
 
@@ -97,7 +99,10 @@ def _figures(value: RangeDoc, unit: Unit) -> str:
 
 def _asked(document: FitDoc, budget: BudgetDoc) -> str:
     per = budget.cache_bytes // max(document.workload.batch, 1)
-    return f"{document.workload.batch:,} x {amount(per)}" if document.parallel.data == 1 else "one replica's share"
+    if document.parallel.data > 1:
+        return "one replica's share"
+    shares = document.parallel.pipeline == 1 and budget.cache_bytes > document.cache.total_bytes * 1.02
+    return f"{document.workload.batch:,} x {amount(per)}" + ", in pools of fixed shares" * shares
 
 
 def _bar(budget: BudgetDoc) -> Line:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kvsize.advice import advise
 from kvsize.architectures import geometry
 from kvsize.budget import GIB, Launch, Machine, Part, budget, vllm_steps
+from kvsize.cli import run
 from kvsize.cli.fit import layout_of, make_case
 from kvsize.engines import Workload
 from kvsize.errors import UnsupportedError, UsageError
@@ -72,6 +73,44 @@ def test_tight_is_only_the_kind_end():
     assert "fits" not in verdicts[1:]
 
 
+@pytest.mark.parametrize("model", ["meta-llama/Llama-3.1-8B", "openai/gpt-oss-20b", "nvidia/Nemotron-H-56B-Base-8K"])
+@pytest.mark.parametrize(
+    ("engine", "gpus", "settings"),
+    [
+        ("vllm", "h200", {}),
+        ("vllm", "4xh200", {"pipeline_parallel_size": 2}),
+        ("sglang", "h200", {}),
+        ("sglang", "4xh200", {"pipeline_parallel_size": 2}),
+        ("llama.cpp", "2xh200", {}),
+        ("transformers", "h200", {}),
+    ],
+)
+def test_the_verdict_and_what_is_left_say_the_same(model, engine, gpus, settings):
+    """FITS "with -12.5 GiB to spare" was printed for two stages, DOES NOT FIT with 47 GiB left for pools of shares."""
+    asked = case(model, gpus, engine, 8000, settings=settings, weights="40GiB")
+    most = evaluate(asked).capacity.max_sequences
+    counts = {1, most, most + 1, most + most // 3 + 3, 2 * most + 5} if most < 200 else {1, most, most + 1}
+    for count in counts - {0}:
+        try:
+            found = judge(replace(asked, workload=replace(asked.workload, sequences=count)))
+        except UnsupportedError:
+            continue
+        assert (found.verdict == "fits") == (found.headroom.low >= 0)
+        assert (found.verdict == "does_not_fit") == (found.headroom.high < 0)
+        assert (found.verdict == "fits") == (count <= most)
+
+
+def test_a_stage_holds_its_own_layers():
+    asked = case("meta-llama/Llama-3.1-405B", "16xh100", sequences=16, settings={"pipeline_parallel_size": 2})
+    # 63 of 126 layers, one KV head of 8 on each rank
+    assert judge(asked).need_bytes == 16 * 32_768 * 63 * 2 * 128 * 2
+
+
+def test_what_no_memory_serves_is_said_so(capsys):
+    assert run(["fit", "state-spaces/mamba-2.8b-hf", "--engine", "sglang", "--gpu", "h200", "--batch", "4"]) == 1
+    assert "does not serve that many of these requests" in capsys.readouterr().out
+
+
 def test_unknown_weights_are_said_and_never_guessed():
     files = load("Qwen/Qwen3-8B-FP8", offline=True)
     assert files.weight_bytes is None
@@ -97,6 +136,14 @@ def test_fewer_sequences_are_named_to_the_last_one():
     count = int(fewer.flags.split()[1])
     assert evaluate(replace(asked, workload=replace(asked.workload, sequences=count))).verdict == "fits"
     assert evaluate(replace(asked, workload=replace(asked.workload, sequences=count + 1))).verdict != "fits"
+
+
+def test_another_split_of_the_pools_is_advised():
+    asked = case("openai/gpt-oss-20b", "h200", "sglang", tokens=8192, sequences=400)
+    [split] = [entry for entry in advise(evaluate(asked)) if "ratio" in entry.flags]
+    assert split.flags == "--swa-full-tokens-ratio 0.4"
+    followed = replace(asked, options=replace(asked.options, swa_full_tokens_ratio=0.4))
+    assert judge(followed).verdict == "fits"
 
 
 def test_nothing_is_advised_where_it_fits():
@@ -202,11 +249,12 @@ def test_vllm_reads_its_step_off_the_gpu(gpu, capability, tokens):
 
 def test_a_window_is_charged_for_the_step_of_its_gpu():
     """A request of 8,192 tokens: 48 layers of Gemma 3 12B, 40 of them with windows of 1,024 and a step in flight."""
-    small, large = (judge(case("google/gemma-3-12b-it", gpu, tokens=8192)).need_bytes for gpu in ("a100-80", "h100"))
+    small, large = (judge(case("google/gemma-3-12b-it", gpu, tokens=8192)) for gpu in ("a100-80", "h100"))
     page = 2 * 16 * 8 * 256 * 2  # K and V, 16 tokens, 8 heads of 256
     # a window less one and two steps of 2,048 in flight fill 320 blocks, and one more
-    assert small == page * (8 * 512 + 40 * 321)
-    assert large == page * (8 * 512 + 40 * 513)
+    assert small.size.total_bytes == page * (8 * 512 + 40 * 321)
+    assert large.size.total_bytes == page * (8 * 512 + 40 * 513)
+    assert small.need_bytes == small.size.total_bytes + 8 * page  # a block of 8 layers' pages stays empty
 
 
 def test_room_is_a_range_that_parts_explain():
