@@ -121,6 +121,12 @@ def test_what_a_cache_held_before_and_since(first, geometry, options, then, now)
     assert said == [then != now, False]
 
 
+def test_static_caches_changed_as_well():
+    geometry = model(Layer((MLA,)), kind="deepseek_v3")
+    found = [size(geometry, cache="static", version=version).total_bytes for version in ("5.14.99", "5.15.0")]
+    assert found == [1000 * HEADS_OF_MLA, 1000 * 576 * 2]
+
+
 def test_convolutions_of_olmo_hybrid_had_a_column_less():
     """Their own tensor after the prefill, then a view of all columns."""
     geometry = model(STATE, kind="olmo_hybrid")
@@ -141,6 +147,8 @@ def test_a_window_of_one_was_no_narrower():
     geometry = model(Layer((Attention(HEADS, Sliding(2)),)), kind="mimo_v2_flash")
     assert size(geometry, version="5.20.0").total_bytes == 2 * TOKEN
     assert size(geometry, version="5.19.0").total_bytes == 1000 * TOKEN  # of one token, which keeps everything
+    one = model(Layer((Attention(HEADS, Sliding(1)),)), kind="mimo_v2_flash")
+    assert size(one, version="5.19.0").total_bytes == 1000 * TOKEN
 
 
 def test_a_model_whose_layers_share_kept_its_windows():
@@ -503,6 +511,11 @@ def test_a_sector_is_aligned_to_128_bytes():
     assert (found.pool.bytes_per_block, found.pool.block_size, found.pool.num_blocks) == (384, 32, 2)
     assert (found.total_bytes, found.overhead_bytes) == (384, 192)
     assert (found.pool.max_concurrency, found.pool.tokens, found.step_tokens) == (4.0, 64, 16)
+
+
+def test_a_pool_below_one_request():
+    found = size(model(FULL), cache="paged", num_blocks=1).pool
+    assert (found.num_blocks, found.tokens, found.max_concurrency) == (1, 0, 0.25)
 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(1, 1), (256, 1), (257, 2), (512, 2), (513, 2), (5000, 2)])

@@ -95,7 +95,7 @@ def _rolling(store: Store) -> Store:
 
 
 def _without_window(store: Store) -> Store:
-    return replace(store, span=Full()) if isinstance(store, Attention) and isinstance(store.span, Sliding) else store
+    return replace(store, span=Full()) if isinstance(store, Attention) else store
 
 
 def _narrower_window(store: Store) -> Store:
