@@ -105,11 +105,16 @@ def check(geometry: Geometry, *, windows_too: bool = False) -> None:
     """
     refused = [(layer, indices) for layer, indices in geometry.runs() if not _plain(layer, windows_too)]
     if refused:
-        layers = "; ".join(f"layers {index_ranges(indices)} are {layer.kind}" for layer, indices in refused[:3])
+        layers = "; ".join(f"layers {index_ranges(indices)} {_manner(layer)}" for layer, indices in refused[:3])
         raise UnsupportedError(
             f"QuantizedCache refuses {geometry.model_type}: {layers}",
             hint="Use --cache dynamic or static. vLLM and llama.cpp can: --engine vllm --kv-dtype fp8",
         )
+
+
+def _manner(layer: Layer) -> str:
+    reads_encoder = any(isinstance(store, Attention) and isinstance(store.span, Encoder) for store in layer.stores)
+    return "read an encoder" if reads_encoder else f"are {layer.kind}"
 
 
 def _plain(layer: Layer, windows_too: bool) -> bool:
