@@ -163,9 +163,9 @@ def test_a_model_of_states_cannot_be_offloaded():
 
 
 def test_an_encoder_is_why_it_is_not_quantised():
-    """"layers 0-1 are full_attention" was said of Whisper, as if that were a reason."""
-    both = Layer((Attention(HEADS), Attention(HEADS, Encoder(1500))))
-    with pytest.raises(UnsupportedError, match="refuses whisper: layers 0-1 read an encoder$"):
+    """Layers "are full_attention" was said of Whisper, as if that were a reason."""
+    both = Layer((Attention(HEADS), Attention(HEADS, Encoder(tokens=1500))))
+    with pytest.raises(UnsupportedError, match="refuses whisper: layers 0-1 read an encoder"):
         size(model(both, both, kind="whisper"), cache="quantized", encoder=1500)
 
 
