@@ -6,6 +6,7 @@ config.head_dim alone, whatever the model caches: MLA, Falcon and shared layers 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from math import lcm
 
@@ -64,12 +65,8 @@ class Paged:
 
     def requests(self, tokens: int, num_sectors: int) -> int:
         """The most equal requests that so many sectors hold."""
-        low, high = 0, num_sectors * self.sector_bytes + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            fits = self.request_bytes(tokens, middle) <= num_sectors * self.sector_bytes
-            low, high = (middle, high) if fits else (low, middle)
-        return low
+        held = num_sectors * self.sector_bytes
+        return bisect_right(range(held), held, key=lambda count: self.request_bytes(tokens, count)) - 1
 
     def num_sectors(self, num_blocks: int) -> int:
         """`num_blocks` whole-model blocks, as sectors."""
@@ -125,9 +122,8 @@ def _plain_heads(geometry: Geometry) -> tuple[int, int]:
             "continuous batching reads one head_dim and one head count from the config; this model's layers differ",
             hint="Use --cache dynamic.",
         )
-    return (
-        geometry.num_attention_heads or entry.count
-    ) if geometry.model_type == "falcon" else entry.count, entry.k_dim
+    queries = geometry.num_attention_heads if geometry.model_type == "falcon" else None
+    return queries or entry.count, entry.k_dim
 
 
 @dataclass(frozen=True, slots=True)
