@@ -304,7 +304,7 @@ def _from_hub(repo_id: str, revision: str) -> ModelFiles:
     try:
         fetched = hub.fetch_config(endpoint(), repo_id, revision)
     except SourceError as error:
-        if error.reason in {"not_found", "unauthorized"}:
+        if error.reason in {"not_found", "unauthorized", "unreachable", "timeout"}:
             error.hint = f"{error.hint or ''}{_near(repo_id)}".strip()
         raise
     return ModelFiles(repo_id, parse(fetched.data, fetched.url), "hub", fetched.commit, fetched.url)

@@ -62,12 +62,16 @@ def line(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def left_out(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Why runs are missing."""
-    missing = [row for row in rows if row["status"] not in ("equal", "different")]
+    """Why runs are missing, and of which models."""
+    missing: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row["status"] not in ("equal", "different"):
+            reason = " ".join(str(row["reason"]).split())
+            missing.setdefault((row["cache"] or "all caches", reason), []).append(row["model"])
     if missing:
         yield "\nNot compared:\n"
-    for row in missing:
-        yield f"- {row['model']} {row['cache']} {row['moment']}: {' '.join(str(row['reason']).split())}"
+    for (cache, reason), models in missing.items():
+        yield f"- {cache}: {reason}: {', '.join(dict.fromkeys(models))}"
 
 
 def page() -> str:

@@ -126,7 +126,8 @@ def _room(document: FitDoc, view: View) -> list[Line]:
         return labelled("room for", "not one token", view)
     ctx, batch = document.workload.ctx, document.workload.batch
     longest = f"{document.max_ctx:,} tokens for {batch:,} sequence{'s' * (batch > 1)}" if document.max_ctx else ""
-    most = f"{document.max_batch:,} sequences of {ctx:,} tokens" if document.max_batch else ""
+    count = document.max_batch
+    most = f"{count:,} sequence{'s' * (count > 1)} of {ctx:,} token{'s' * (ctx > 1)}" if count else ""
     lines = labelled("room for", ", or ".join(text for text in (longest, most) if text), view)
     for name, value in (document.solved or {}).items():
         lines += labelled("solved", f"{name}: {value}", view)

@@ -702,6 +702,11 @@ def test_a_typo_is_pointed_out_online(hub: Hub) -> None:
     assert "Did you mean Org/Known-7B?" in str(refused("org/known-7"))
 
 
+def test_a_typo_is_pointed_out_where_no_hub_is_reached(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert "Did you mean Org/Known-7B?" in str(refused("org/known-7"))
+
+
 @pytest.mark.parametrize(
     ("headers", "words"),
     [
