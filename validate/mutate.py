@@ -157,7 +157,7 @@ class Copy:
         """The tests that bear a module's, its engine's or its folder's name, or that are about architectures."""
         parts = path.relative_to(self.folder / "kvsize").with_suffix("").parts
         names = parts[1:2] or parts
-        if parts[0] == "architectures":
+        if parts[0] in ("architectures", "config", "geometry"):
             names = GGUF_TESTS if names[0] == "gguf" else (*ARCHITECTURE_TESTS, *names)
         folders = [self.folder / "tests" / kind for kind in ("truth", "unit")]
         found = {test for folder in folders for name in names for test in folder.glob(f"test_{name}*.py")}

@@ -429,7 +429,7 @@ def qwen4_exp(cfg: ConfigView) -> tuple[Layer, ...]:
 def _ple_states(cfg: ConfigView) -> tuple[State, ...]:
     size = cfg.maybe("ngram_size") or 3
     wide = cfg.need("hidden_size") * (cfg.maybe("hc_count") or 4)
-    kernel = ((cfg.maybe("ple_conv_kernel_size") or 4) - 1) * size
+    kernel = (cfg.need("ple_conv_kernel_size") - 1) * size
     return (short_conv(wide, kernel), State("conv", (size - 1,), "int64"))
 
 

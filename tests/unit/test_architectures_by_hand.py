@@ -360,6 +360,7 @@ def test_hunyuan_s_neighbours_share(factor, shares):
     found = layers("hunyuan", **SMALL, use_cla=True, cla_share_factor=factor)
     assert [layer.shares for layer in found] == shares
     assert [layer.shares for layer in layers("hunyuan", **SMALL, cla_share_factor=2)] == [None] * 4
+    assert [layer.shares for layer in layers("hunyuan", **SMALL, use_cla=True)] == [None] * 4
 
 
 def test_rwkv_5_keeps_two_vectors_and_a_matrix_a_head():
@@ -415,3 +416,9 @@ def test_hunyuan_s_heads():
     (first, *_) = layers("hunyuan", **SMALL, num_key_value_heads=2, attention_head_dim=96)
     assert first.stores == (Attention(Heads(2, 96, 96)),)
     assert layers("hunyuan", **SMALL)[0].stores == (Attention(Heads(8, 64, 64)),)
+
+
+def test_minicpm_v_has_windows_where_it_says_so():
+    windows = {**SMALL, "sliding_window": 64, "max_window_layers": 2}
+    assert [layer.kind[0] for layer in layers("minicpmv", **windows)] == list("ffff")
+    assert [layer.kind[0] for layer in layers("minicpmv", **windows, use_sliding_window=True)] == list("ffss")

@@ -94,6 +94,7 @@ def test_stated_layers_are_bounded():
         ({"rope_scaling": {"rope_type": "linear", "type": "yarn", "factor": 4}}, 4.0),
         ({"rope_scaling": {"type": "linear", "factor": 1}}, 1.0),
         ({"rope_scaling": {"type": "linear", "factor": 0.5}}, 1.0),
+        ({"rope_scaling": {"type": "linear", "factor": 1.5}}, 1.5),
         ({"rope_scaling": {"type": "linear", "factor": 1024}}, 1024.0),
         ({"rope_scaling": {"type": "linear", "factor": 1024.5}}, 1.0),
         ({"rope_scaling": {"type": "linear", "factor": True}}, 1.0),

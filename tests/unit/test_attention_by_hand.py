@@ -33,6 +33,7 @@ WINDOWS = {"use_sliding_window": True, "sliding_window": 64}
         ("qwen2", 4, {**WINDOWS, "max_window_layers": 0}, "ssss"),
         ("qwen2", 4, {**WINDOWS, "max_window_layers": 4}, "ffff"),
         ("qwen3", 4, {**WINDOWS, "max_window_layers": 3}, "fffs"),
+        ("qwen3", 4, {**WINDOWS, "max_window_layers": 4, "sliding_window": 0}, "ffff"),
         ("qwen2", 4, {**WINDOWS, "max_window_layers": 0, "sliding_window": None}, "ffff"),
         # configuration_dots1.py: the same without a switch; the class has max_window_layers 62
         ("dots1", 4, {"max_window_layers": 0}, "ssss"),
@@ -72,6 +73,7 @@ WINDOWS = {"use_sliding_window": True, "sliding_window": 64}
         ("olmo3", 5, {"sliding_window": 64}, "sssfs"),
         ("vaultgemma", 3, {}, "sfs"),
         ("afmoe", 5, {}, "sssfs"),
+        ("afmoe", 5, {"global_attn_every_n_layers": None}, "sssfs"),
         ("beam", 8, {}, "sssssfsf"),
         ("cwm", 6, {}, "fsssfs"),
         ("granite_swa", 6, {}, "fsssfs"),

@@ -139,14 +139,13 @@ def geometry(raw: Mapping[str, Any]) -> Geometry:
         UnknownArchitectureError: llama.cpp has no such architecture, or kvsize no rule for it.
     """
     arch = raw.get(ARCHITECTURE)
-    adapter = GGUF.get(arch) if isinstance(arch, str) else None
-    if adapter is None or not isinstance(arch, str):
+    if not isinstance(arch, str) or arch not in GGUF:
         raise _unknown(arch)
     inner = {key.removeprefix(f"{arch}."): value for key, value in raw.items() if key.startswith(f"{arch}.")}
     cfg = Metadata(inner, arch, arch, TypeFacts(), {}, _notes(raw))
     sizes = shape(cfg)
-    layers = _build(adapter, cfg, sizes)
-    last = len(layers) - sizes.drafts if layers and _drafts(raw, arch) else len(layers)
+    layers = _build(GGUF[arch], cfg, sizes)
+    last = len(layers) - sizes.drafts if _drafts(raw, arch) else len(layers)
     model_type, architecture = NAMES.get(arch, (arch, None))
     return Geometry(
         model_type=model_type,
@@ -178,7 +177,7 @@ def _drafts(raw: Mapping[str, Any], arch: str) -> bool:
 def _stated(sizes: Shape) -> tuple[tuple[str, int], ...]:
     """The widths that llama.cpp checks cache types against, also where no layer has them (MLA's value_length)."""
     widths = {"key_length": sizes.k, "value_length": sizes.v}
-    if any(is_swa for is_swa in (sizes.k_swa != sizes.k, sizes.v_swa != sizes.v)):
+    if (sizes.k_swa, sizes.v_swa) != (sizes.k, sizes.v):
         widths |= {"key_length_swa": sizes.k_swa, "value_length_swa": sizes.v_swa}
     return tuple((f"attention.{key}", value) for key, value in widths.items() if value)
 
@@ -198,5 +197,5 @@ def _unknown(arch: Any) -> UnknownArchitectureError:
     near = difflib.get_close_matches(name, GGUF, n=3, cutoff=0.5)
     hint = f"Nearest known: {', '.join(near)}" if near else "It may be newer than llama.cpp b11739."
     return UnknownArchitectureError(
-        "llama.cpp has no such architecture", where=ARCHITECTURE, got=repr(arch)[:80], hint=hint
+        "llama.cpp has no such architecture", where=ARCHITECTURE, got=repr(name or arch)[:80], hint=hint
     )

@@ -63,7 +63,7 @@ def glm_indexers(cfg: Metadata, count: int) -> Sequence[bool]:
     """GLM-5 has one in each layer; GLM-5.2 (told by its context) in 0, 1, 2 and each fourth after that."""
     if cfg.need("context_length") < 1 << 20:
         return every_layer(cfg, count)
-    return [index < 2 or (index - 2) % 4 == 0 for index in range(count)]
+    return [max(index - 2, 0) % 4 == 0 for index in range(count)]
 
 
 def hy_v4(cfg: Metadata, sizes: Shape) -> tuple[Layer, ...]:
