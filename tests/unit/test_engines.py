@@ -77,6 +77,11 @@ def test_an_empty_cache_takes_nothing():
     assert [empty.total_bytes, empty.logical_bytes, empty.after_prefill_bytes, empty.peak_bytes] == [0] * 4
 
 
+def test_what_an_answer_leaves_out_is_nothing():
+    plain = CacheSize("e", "1", "c", "f", "f", (LayerBytes(7, 7, 7),))
+    assert (Workload(10).sequences, plain.step_tokens, plain.peak_bytes) == (1, 1, 7)
+
+
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
