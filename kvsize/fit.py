@@ -235,6 +235,9 @@ def shares_of(case: Case, weights: Weights) -> tuple[Share, ...]:
         layers = len(geometry.layers), len(geometry.drafts)
         offloaded = getattr(case.options, "n_gpu_layers", None)
         return shares(case.engine, weights, case.config, layers, case.gpus.count, offloaded)
+    if "general.architecture" in case.config:  # a GGUF: between split and repeated
+        share = Range(-(-weights.total_bytes // (layout.tensor * layout.pipeline)), weights.total_bytes)
+        return (Share(part_of(weights, share)),)
     loaded = as_loaded(weights, case.config, served_dtype(geometry.dtype))
     share = per_rank(loaded, case.config, tp=layout.tensor, pp=layout.pipeline, ep=layout.expert)
     if weights.evidence != "assumed":

@@ -112,7 +112,9 @@ def llamacpp(model: str, case: Case) -> Words:
     options, work = case.options, case.workload
     total = work.tokens * work.sequences if options.n_ctx is None else options.n_ctx
     parallel = work.sequences if options.n_parallel is None else options.n_parallel
-    source = ["--model", model] if model.endswith(".gguf") and ":" not in model else ["--hf-repo", model]
+    repo, _, file = model.partition(":")
+    source = ["--model", model] if model.endswith(".gguf") else ["--hf-repo", model]
+    source = ["--hf-repo", repo, "--hf-file", file] if file and "/" in repo else source
     words = ["llama-server", *source, "--ctx-size", str(total), "--parallel", str(parallel)]
     kinds = (("k", options.cache_type_k, work.k_format), ("v", options.cache_type_v, work.v_format))
     words += [w for name, own, told in kinds if own is None and told != "auto" for w in (f"--cache-type-{name}", told)]

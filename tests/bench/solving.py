@@ -13,7 +13,7 @@ from functools import partial
 from sizing import microseconds
 
 from kvsize.advice import advise
-from kvsize.cli.fit import make_case
+from kvsize.cli.case import make_case
 from kvsize.engines import Workload
 from kvsize.fit import Case, evaluate, judge
 from kvsize.gpus import select

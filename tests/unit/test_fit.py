@@ -10,7 +10,7 @@ from kvsize.advice import advise
 from kvsize.architectures import geometry
 from kvsize.budget import GIB, Launch, Machine, Part, budget, vllm_steps
 from kvsize.cli import run
-from kvsize.cli.fit import layout_of, make_case
+from kvsize.cli.case import layout_of, make_case
 from kvsize.engines import Workload
 from kvsize.errors import UnsupportedError, UsageError
 from kvsize.fit import Layout, evaluate, judge, machine_of, on_this_gpu, question, shares_of

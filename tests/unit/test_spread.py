@@ -1,5 +1,6 @@
 """Layers and weights on several GPUs, or partly in host memory, as llama.cpp and device_map="auto" put them."""
 
+import json
 from dataclasses import replace
 from itertools import pairwise
 
@@ -7,7 +8,8 @@ import pytest
 from gguffile import gguf, tensor
 
 from kvsize.architectures import geometry
-from kvsize.cli.fit import make_case
+from kvsize.cli import run
+from kvsize.cli.case import make_case
 from kvsize.engines import CacheSize, LayerBytes, Overhead, Workload
 from kvsize.fit import evaluate, judge
 from kvsize.gguf import LayerWeights, by_layer, load
@@ -198,3 +200,32 @@ def test_a_sparse_indexer_scores_every_cell():
 def test_geometry_counts_the_layers_that_are_dealt():
     files = load_model("meta-llama/Llama-3.1-70B", offline=True)
     assert len(geometry(files.config).layers) == 80
+
+
+def test_a_file_is_asked_of_the_engine_that_reads_it(tmp_path, capsys):
+    """With vLLM as the default for every model, a GGUF was refused for a config key that only the Hub's files have."""
+    path = tmp_path / "m.gguf"
+    keys = {
+        "general.architecture": "llama",
+        "llama.block_count": 2,
+        "llama.embedding_length": 64,
+        "llama.attention.head_count": 4,
+        "llama.attention.head_count_kv": 2,
+        "llama.context_length": 2048,
+    }
+    layers = [tensor(f"blk.{index}.attn_q.weight", (64, 64)) for index in range(2)]
+    path.write_bytes(gguf(keys, [*layers, tensor("output.weight", (64, 100))]))
+    code, found = fitted(capsys, path)
+    assert (code, found["engine"]["name"], found["budget"]["weights"]["low"]) == (0, "llama.cpp", 4 * 64 * 228)
+    code, found = fitted(capsys, path, "--engine", "vllm", "--gpu", "2x24GiB")
+    assert (code, found["budget"]["weights"]) == (0, {"low": 4 * 64 * 114, "high": 4 * 64 * 228})
+    code, found = fitted(capsys, path, "--engine", "transformers")
+    assert (code, found["verdict"]) == (1, "unknown")
+    assert "unpacks a GGUF's tensors" in found["reason"]
+    assert fitted(capsys, path, "--engine", "transformers", "--weights", "1GiB")[1]["verdict"] == "fits"
+
+
+def fitted(capsys, path, *words):
+    gpu = () if "--gpu" in words else ("--gpu", "24GiB")
+    code = run(["fit", str(path), *gpu, "--ctx", "1k", "--json", *words])
+    return code, json.loads(capsys.readouterr().out)
