@@ -350,6 +350,7 @@ def subject(config: Any, dtype: str = "bfloat16", devices: Sequence[str] = ("met
     raise UnsupportedError(
         f"transformers {transformers.__version__} cannot run a {config.model_type} from its config alone",
         got="; ".join(failures[:3]) or "no generating class",
+        hint=None if "meta" in devices else "Use --device meta, where nothing is allocated.",
     )
 
 

@@ -79,7 +79,7 @@ def predict(geometry: Geometry, run: Run, dtype: str, transformers: str, encoder
         KvsizeError: it refuses the model, the cache or the release.
     """
     engine = load_engine("transformers")
-    prompt = run.prompt if run.moment == "generate" else None
+    prompt = max(run.prompt, 1) if run.moment == "generate" else None
     workload = Workload(run.tokens, run.sequences, dtype, dtype, encoder_tokens, prompt)
     options = engine.Options(
         cache=run.cache,

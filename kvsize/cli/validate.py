@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from kvsize.measure import Bench
     from kvsize.source import ModelFiles
     from kvsize.validation import Result
+
+T = TypeVar("T")
 
 CACHES = ("dynamic", "static", "quantized", "offloaded", "offloaded_static", "paged")
 DTYPES = ("bfloat16", "float16", "float32")
@@ -57,8 +60,11 @@ def validate(
     if batch < 1 or num_beams < 1:
         raise UsageError("sequences and beams are counted from 1", got=str(min(batch, num_beams)))
     lengths = tuple(parse_token_list(ctx)) if ctx else ()
-    sweep = Sweep(Settings(device, dtype, caches, lengths, batch, num_beams, generate), offline, results)
-    document, complete = sweep.over(named(models or [], everything=everything))
+    names = named(models or [], everything=everything)
+    settings = Settings(device, dtype, caches, lengths, batch, num_beams, generate)
+    with CtrlC() as ctrl_c:
+        sweep = ctrl_c.during(lambda: Sweep(settings, offline, results, ctrl_c))
+        document, complete = sweep.over(names)
     emit(document, Format.json if as_json else output)
     statuses = {row.status for row in document.rows}
     if not complete:
@@ -110,10 +116,46 @@ class Settings:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
+class CtrlC:
+    """Remembers Ctrl-C: while they are imported, torch and transformers turn its exception into errors of their own."""
+
+    def __init__(self) -> None:
+        self.pressed = False
+        self.before = signal.getsignal(signal.SIGINT)
+
+    def __enter__(self) -> CtrlC:
+        if self.before is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self._press)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self.before)
+
+    def _press(self, *_: object) -> None:
+        self.pressed = True
+        raise KeyboardInterrupt
+
+    def during(self, work: Callable[[], T]) -> T:
+        """What `work` returns, unless Ctrl-C was pressed meanwhile.
+
+        Raises:
+            KeyboardInterrupt: it was, whatever became of its exception.
+        """
+        try:
+            done = work()
+        except Exception:
+            if self.pressed:
+                raise KeyboardInterrupt from None
+            raise
+        if self.pressed:
+            raise KeyboardInterrupt
+        return done
+
+
 class Sweep:
     """Models one after the other; what is done is kept, whatever happens to the next."""
 
-    def __init__(self, settings: Settings, offline: bool, results: Path | None) -> None:
+    def __init__(self, settings: Settings, offline: bool, results: Path | None, ctrl_c: CtrlC) -> None:
         from kvsize import __version__
         from kvsize.measure import DEVICES, environment
 
@@ -121,6 +163,7 @@ class Sweep:
         self.settings = settings
         self.offline = offline
         self.results = results
+        self.ctrl_c = ctrl_c
         self.where = EnvironmentDoc(kvsize=__version__, **asdict(environment()))
         self.known = {} if results is None else recorded(results, asdict(self.where), settings.plain())
         self.unread: SourceError | None = None
@@ -151,7 +194,7 @@ class Sweep:
 
     def _new(self, files: ModelFiles, *, alone: bool) -> list[MeasuredDoc]:
         try:
-            rows = measured(files, self.settings, self.where.transformers)
+            rows = self.ctrl_c.during(lambda: measured(files, self.settings, self.where.transformers))
         except (ConfigError, UnsupportedError) as error:
             if alone:
                 raise

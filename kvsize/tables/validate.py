@@ -23,7 +23,7 @@ def page(document: ValidateDoc, view: View, _extra: object) -> list[Line]:
     """The verdict, then each model's runs; why a run is missing stands below its model."""
     where = document.environment
     told = f"transformers {where.transformers}, torch {where.torch}, {where.device}; {document.settings['dtype']}"
-    lines = [*paragraph(verdict(document.rows), view, "answer"), *paragraph(told, view, "dim"), []]
+    lines = [*paragraph(summary(document.rows), view, "answer"), *paragraph(told, view, "dim"), []]
     for name in dict.fromkeys(row.model for row in document.rows):
         lines += [*_model(name, [row for row in document.rows if row.model == name], view), []]
     for note in document.notes:
@@ -31,7 +31,7 @@ def page(document: ValidateDoc, view: View, _extra: object) -> list[Line]:
     return lines if document.notes else lines[:-1]
 
 
-def verdict(rows: Sequence[MeasuredDoc]) -> str:
+def summary(rows: Sequence[MeasuredDoc]) -> str:
     """The answer in a sentence, with every count that is not zero."""
     counts = Counter(row.status for row in rows)
     compared = counts["equal"] + counts["different"]
@@ -59,8 +59,9 @@ def _model(name: str, rows: Sequence[MeasuredDoc], view: View) -> list[Line]:
 def _cells(row: MeasuredDoc) -> tuple[str, ...]:
     copies = row.batch * row.num_beams
     tokens = f"{row.ctx:,}" if copies == 1 else f"{copies:,} x {row.ctx:,}"
-    measured = "" if row.measured_bytes is None else f"{row.measured_bytes:,}"
-    return (row.cache, row.moment, tokens, f"{row.predicted_bytes:,}", measured, WORDS[row.status][0])
+    words = WORDS[row.status][0]
+    measured, verdict = (words, "") if row.measured_bytes is None else (f"{row.measured_bytes:,}", words)
+    return (row.cache, row.moment, tokens, f"{row.predicted_bytes:,}", measured, verdict)
 
 
 def grid(document: ValidateDoc) -> Grid:

@@ -1,6 +1,8 @@
 """`kvsize validate` without torch: what is run, how it is compared, what is kept."""
 
 import json
+import os
+import signal
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
@@ -212,6 +214,36 @@ def test_a_results_file_without_a_folder_is_refused_first(stand_in, tmp_path, ca
     stand_in(lambda _: pytest.fail("measured"))
     assert command(["validate", LLAMA, "--results", str(tmp_path / "none" / "file")]) == 2
     assert "folder that does not exist" in capsys.readouterr().err
+
+
+def test_a_ctrl_c_that_a_library_swallows_still_ends_it(stand_in, capsys):
+    """transformers made a ModuleNotFoundError of it, which ended in a traceback and exit code 70."""
+
+    def imports(_):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ModuleNotFoundError("Could not import module") from None
+
+    stand_in(imports)
+    before = signal.getsignal(signal.SIGINT)
+    assert command(["validate", LLAMA, "--json"]) == 130
+    assert json.loads(capsys.readouterr().out)["notes"] == ["interrupted: 0 of 1 models were done"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_words_stand_where_a_figure_is_missing(stand_in, monkeypatch, capsys):
+    """At 80 columns; 'out of memory' after an empty column needed 85."""
+
+    def full(_):
+        raise OutOfMemoryError("out of memory on cpu")
+
+    stand_in(full)
+    monkeypatch.setattr(validation, "available_bytes", lambda: None)
+    assert command(["validate", LLAMA, "--ctx", "100k", "--batch", "3"]) == 1
+    printed = capsys.readouterr().out
+    assert "  static    decode   3 x 102,400     40,265,318,400     out of memory" in printed
+    assert max(map(len, printed.splitlines())) <= 80
 
 
 def test_figures_of_another_environment_are_measured_again(stand_in, tmp_path, monkeypatch):
