@@ -319,24 +319,24 @@ BF16 = format_of("bfloat16")
 @pytest.mark.parametrize(
     ("elements", "channels", "packing", "bytes_"),
     [
-        (6400, 0, {}, 50 * 64 + 100 * 4),
-        (6400, 0, {"nbits": 2}, 25 * 64 + 100 * 4),
-        (192, 0, {"nbits": 2}, 1 * 64 + 3 * 4),  # three groups of 2 bits lie in one byte of each of 64
-        (6400, 0, {"q_group_size": 32}, 100 * 32 + 200 * 4),
+        (6400, None, {}, 50 * 64 + 100 * 4),
+        (6400, None, {"nbits": 2}, 25 * 64 + 100 * 4),
+        (192, None, {"nbits": 2}, 1 * 64 + 3 * 4),  # three groups of 2 bits lie in one byte of each of 64
+        (6400, None, {"q_group_size": 32}, 100 * 32 + 200 * 4),
         (6400, 10, {}, 50 * 64 + 100 * 4),
-        (6400, 0, {"backend": "hqq"}, 100 * 32 + 100 * 4),
-        (6400, 0, {"backend": "hqq", "nbits": 1}, 100 * 8 + 100 * 4),
-        (6400, 0, {"backend": "hqq", "nbits": 3}, 100 * 7 * 4 + 100 * 4),  # 64 values ten to an int32
-        (6400, 0, {"backend": "hqq", "nbits": 8}, 100 * 64 + 100 * 4),
+        (6400, None, {"backend": "hqq"}, 100 * 32 + 100 * 4),
+        (6400, None, {"backend": "hqq", "nbits": 1}, 100 * 8 + 100 * 4),
+        (6400, None, {"backend": "hqq", "nbits": 3}, 100 * 7 * 4 + 100 * 4),  # 64 values ten to an int32
+        (6400, None, {"backend": "hqq", "nbits": 8}, 100 * 64 + 100 * 4),
         (6400, 128, {"backend": "hqq"}, 100 * 32 + 100 * 4),  # 50 in a channel: hqq does not mind
-        (6399, 0, {"backend": "fp8"}, 6399 + 4),
+        (6399, None, {"backend": "fp8"}, 6399 + 4),
     ],
 )
 def test_bytes_of_a_packed_tensor(elements, channels, packing, bytes_):
     assert packed_bytes(elements, channels, BF16, Quantization(**packing)) == bytes_
 
 
-@pytest.mark.parametrize(("elements", "channels"), [(6401, 0), (6400, 128)])
+@pytest.mark.parametrize(("elements", "channels"), [(6401, None), (6400, 128)])
 def test_elements_that_are_no_whole_groups(elements, channels):
     with pytest.raises(UnsupportedError, match="no whole number of groups of 64"):
         packed_bytes(elements, channels, BF16, Quantization())
@@ -445,6 +445,13 @@ def test_bits_of_hqq(bits):
     ],
 )
 def test_models_that_a_quantised_cache_refuses(layers, words):
+    with pytest.raises(UnsupportedError, match=words):
+        size(model(*layers), cache="quantized")
+
+
+def test_three_kinds_of_refused_layers_are_named():
+    layers = [Layer(STATE.stores, kind=kind) for kind in ("linear_attention", "conv", "hybrid", "recurrent")]
+    words = "layers 0 are linear_attention; layers 1 are conv; layers 2 are hybrid\n"
     with pytest.raises(UnsupportedError, match=words):
         size(model(*layers), cache="quantized")
 

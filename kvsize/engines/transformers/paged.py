@@ -71,7 +71,7 @@ class Paged:
     def num_sectors(self, num_blocks: int) -> int:
         """`num_blocks` whole-model blocks, as sectors."""
         whole = sum(allocator.block_bytes for allocator in self.allocators)
-        return max(1, -(-num_blocks * whole // self.sector_bytes))
+        return -(-num_blocks * whole // self.sector_bytes)
 
 
 def plan(geometry: Geometry, unit: Format, page: int) -> Paged:
@@ -136,7 +136,7 @@ class Memory:
 
     free_bytes: int
     flash: bool
-    batch_tokens: int = 8192
+    batch_tokens: int
     percent: int = 90
     logit_rows: int = 1024
 
@@ -147,10 +147,9 @@ def sectors_for(paged: Paged, geometry: Geometry, unit: Format, memory: Memory) 
     Raises:
         UnsupportedError: the config does not name hidden_size, vocab_size and heads, or nothing is left.
     """
-    sizes = (geometry.hidden_size, geometry.vocab_size, geometry.num_attention_heads)
-    if None in sizes:
+    hidden, vocab, query_heads = geometry.hidden_size, geometry.vocab_size, geometry.num_attention_heads
+    if hidden is None or vocab is None or query_heads is None:
         raise UnsupportedError("sizing the pool needs hidden_size, vocab_size and num_attention_heads in the config")
-    hidden, vocab, query_heads = (size or 0 for size in sizes)
     heads, width = _plain_heads(geometry)
     at_peak = 2 * heads if memory.flash else 2 * query_heads + heads
     groups = len(paged.allocators)

@@ -97,7 +97,7 @@ BACKENDS: dict[str, Backend] = {
 }
 
 
-def check(geometry: Geometry, *, windows_too: bool = False) -> None:
+def check(geometry: Geometry, *, windows_too: bool) -> None:
     """Refuse the models that QuantizedCache refuses; older releases took windows too, and stored them in full.
 
     Raises:
@@ -132,12 +132,11 @@ def quantized_layer(layer: Layer, rules: Rules, packing: Quantization) -> Bytes:
     everything is unpacked and packed anew.
     """
     total = Bytes(0, 0, 0)
-    for store in layer.stores:
-        if not isinstance(store, Attention) or isinstance(store.span, Encoder):
-            raise UnsupportedError("QuantizedCache takes no encoder-decoder models", hint="Use --cache dynamic.")
+    attention = [store for store in layer.stores if isinstance(store, Attention)]  # check() lets nothing else pass
+    for store in attention:
         tensors = _tensors(store.entry)
         for (per_token, width), axis in zip(tensors, (packing.axis_key, packing.axis_value), strict=False):
-            total += _tensor(per_token, store.extra_tokens, rules, packing, width if axis else 0)
+            total += _tensor(per_token, store.extra_tokens, rules, packing, width if axis else None)
     return total
 
 
@@ -152,7 +151,7 @@ def _tensors(entry: Heads | Latent | IndexKey) -> tuple[tuple[int, int], ...]:
             return ((dim, dim),)
 
 
-def _tensor(per_token: int, extra_tokens: int, rules: Rules, packing: Quantization, channels: int) -> Bytes:
+def _tensor(per_token: int, extra_tokens: int, rules: Rules, packing: Quantization, channels: int | None) -> Bytes:
     def elements(tokens: int) -> int:
         return rules.sequences * (tokens + extra_tokens) * per_token
 
@@ -164,7 +163,7 @@ def _tensor(per_token: int, extra_tokens: int, rules: Rules, packing: Quantizati
     return Bytes(packed + loose, packed + loose, prefill, 2 * rules.activation.bytes(elements(rules.tokens)))
 
 
-def packed_bytes(elements: int, channels: int, activation: Format, packing: Quantization) -> int:
+def packed_bytes(elements: int, channels: int | None, activation: Format, packing: Quantization) -> int:
     """Bytes of one packed tensor with its scales; with `channels`, groups lie within each channel.
 
     Raises:
@@ -173,8 +172,9 @@ def packed_bytes(elements: int, channels: int, activation: Format, packing: Quan
     if packing.backend == "fp8":
         return elements + 4  # one float32 scale a tensor
     groups, rest = divmod(elements, packing.q_group_size)
-    by_channel = channels and packing.backend == "quanto"
-    if rest or (by_channel and elements // channels % packing.q_group_size):
+    if channels is not None and packing.backend == "quanto":
+        rest = rest or elements // channels % packing.q_group_size
+    if rest:
         raise UnsupportedError(
             f"{elements} elements are no whole number of groups of {packing.q_group_size}",
             hint="Choose a --q-group-size that divides heads x head_dim x tokens.",

@@ -88,11 +88,9 @@ def release(version: str) -> Release:
     match = re.fullmatch(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?\S{0,20}", version)
     if match is None:
         raise UsageError("an engine's version looks like 5.23 or 5.23.0", got=version[:40])
-    major, minor, patch = (int(part or 0) for part in match.groups())
-    if match[3] is None:
-        known = [name for name in RAN if name.startswith(f"{major}.{minor}.")]
-        patch = int(known[0].rsplit(".", 1)[1]) if known else 0
-    number = (major, minor, patch)
+    ran = [name for name in RAN if name.startswith(f"{match[1]}.{match[2]}.")]
+    patch = match[3] or (ran[0].rsplit(".", 1)[1] if ran else "0")
+    number = (int(match[1]), int(match[2]), int(patch))
     if number < OLDEST:
         raise UnsupportedError(
             f"transformers {version} is older than the oldest release that was checked, 5.0",
