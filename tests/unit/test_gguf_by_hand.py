@@ -68,6 +68,7 @@ def refused(arch: str, given: dict) -> str:
         ({"attention.key_length": 16}, Heads(2, 16, 8)),
         ({"attention.value_length": 4}, Heads(2, 8, 4)),
         ({"attention.head_count_kv": [2, 2, 2, 2]}, PLAIN),
+        ({"attention.head_count": [4, 8, 8, 8]}, Heads(2, 16, 16)),  # as wide as layer 0's
     ],
 )
 def test_heads(given, entry):
@@ -204,7 +205,10 @@ def test_what_is_no_architecture():
         ("step35", blocks(2, **{WINDOW: 32, PATTERN: [False, True]}), "fs"),
         # drafting layers have no window
         ("cohere2", blocks(6, **{WINDOW: 32, DRAFTS: 1}), "sssfs"),
+        # keys that llama.cpp does not read there
         ("qwen2", {WINDOW: 32}, "ffff"),
+        ("qwen2", {WINDOW: 32, PATTERN: [True] * 4}, "ffff"),
+        ("exaone4", {WINDOW: 32, PATTERN: 2}, "ffff"),
     ],
 )  # fmt: skip
 def test_kinds_of_layers(arch, given, kinds):
@@ -235,6 +239,7 @@ def test_sizes_of_windows(arch, given, span):
         ("gemma3", {WINDOW: 32, PATTERN: [True, 2]}, PATTERN),
         ("gemma4", {WINDOW: 32, PATTERN: [True], "attention.shared_kv_layers": 4}, "attention.shared_kv_layers"),
         ("nanbeige", {"num_loops": 129}, "num_loops"),
+        ("nanbeige", {"num_loops": 171, "block_count": 3}, "num_loops"),
         ("llama", {DRAFTS: 5}, DRAFTS),
         ("llama", {"attention.head_count_kv": [1, 2]}, "attention.head_count_kv"),
         ("llama", {"attention.head_count": [8] * 5}, "attention.head_count"),
@@ -306,6 +311,11 @@ def test_t5_s_decoder(decoder, notes):
     assert len(found.notes) == notes
 
 
+def test_t5_has_one_width_on_both_sides():
+    found = layers("t5", {"attention.key_length_swa": 16, "attention.value_length_swa": 16})
+    assert found[0].stores == (Attention(PLAIN), Attention(PLAIN, Encoder()))
+
+
 # -- drafting layers ---------------------------------------------------------------------------------------------------
 
 
@@ -314,6 +324,11 @@ def test_drafting_layers_are_counted_apart(drafts, own, rest):
     """A file of drafting layers alone is a model of its own."""
     found = model("glm4moe", {DRAFTS: drafts})
     assert (len(found.layers), len(found.drafts)) == (own, rest)
+
+
+def test_drafting_layers_have_no_window():
+    found = model("cohere2", blocks(6, **{WINDOW: 32, DRAFTS: 1}))
+    assert found.drafts == (Layer((Attention(PLAIN),)),)
 
 
 V4 = {
@@ -505,6 +520,11 @@ def test_a_drafting_layer_without_heads_is_none():
     found = model("jamba", {**SSM, **MIXED, DRAFTS: 1})
     assert letters(found.layers) == "lfl"
     assert found.drafts == (Layer(kind="no_attention"),)
+
+
+def test_a_hybrid_without_heads_is_recurrent_throughout():
+    none = {"attention.head_count": None, "attention.head_count_kv": None}
+    assert letters(layers("jamba", {**SSM, **none})) == "llll"
 
 
 def test_a_hybrid_without_recurrent_layers_needs_no_states():

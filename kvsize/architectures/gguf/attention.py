@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kvsize.architectures.common import share_last
 from kvsize.architectures.gguf.metadata import Adapter, Metadata, Shape
-from kvsize.architectures.gguf.windows import NO_WINDOWS, Windows, is_window
-from kvsize.geometry import Attention, Chunked, Encoder, Heads, Layer, Sliding, Span
+from kvsize.architectures.gguf.windows import Windows, is_window
+from kvsize.geometry import Attention, Chunked, Encoder, Full, Heads, Layer, Sliding, Span
 
 _KINDS = {Sliding: "sliding_attention", Chunked: "chunked_attention"}
 
@@ -18,18 +18,19 @@ def _attention(sizes: Shape, index: int, span: Span) -> Layer:
     return Layer((Attention(entry, span),), kind=_KINDS.get(type(span), "full_attention"))
 
 
-def plain(windows: Windows = NO_WINDOWS) -> Adapter:
-    """Attention in every layer."""
+def plain(windows: Windows | None = None) -> Adapter:
+    """Attention in every layer; without `windows` the file's keys for them are not read."""
 
     def adapt(cfg: Metadata, sizes: Shape) -> tuple[Layer, ...]:
-        return tuple(_attention(sizes, index, span) for index, span in enumerate(windows.spans(cfg, sizes)))
+        spans = windows.spans(cfg, sizes) if windows else (Full(),) * sizes.layers
+        return tuple(_attention(sizes, index, span) for index, span in enumerate(spans))
 
     return adapt
 
 
 def exaone4(cfg: Metadata, sizes: Shape) -> tuple[Layer, ...]:
     """EXAONE 4: windows in the model of 64 layers (32B) only."""
-    windows = Windows(4, default=4096) if sizes.layers - sizes.drafts == 64 else NO_WINDOWS
+    windows = Windows(4, default=4096) if sizes.layers - sizes.drafts == 64 else None
     return plain(windows)(cfg, sizes)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from kvsize.architectures.gguf.attention import plain
 from kvsize.architectures.gguf.metadata import Adapter, Metadata, Shape
-from kvsize.architectures.gguf.windows import NO_WINDOWS, Windows
+from kvsize.architectures.gguf.windows import Windows
 from kvsize.architectures.recurrent import kda, short_conv
 from kvsize.geometry import Attention, IndexKey, Layer, Recurrent, State
 
@@ -60,7 +60,7 @@ def recurrent(states: States) -> Adapter:
     return lambda cfg, sizes: (Layer((states(cfg, sizes),), kind="linear_attention"),) * sizes.layers
 
 
-def hybrid(states: States, windows: Windows = NO_WINDOWS, attention: Adapter | None = None) -> Adapter:
+def hybrid(states: States, windows: Windows | None = None, attention: Adapter | None = None) -> Adapter:
     """A layer without KV heads is recurrent; the others attend."""
 
     def adapt(cfg: Metadata, sizes: Shape) -> tuple[Layer, ...]:

@@ -54,9 +54,6 @@ class Windows:
         return [i < last and (period == 0 or i % period != full) for i in range(sizes.layers)]
 
 
-NO_WINDOWS = Windows(1, default=1)
-
-
 def is_window(span: Span) -> bool:
     """Whether a layer keeps less than everything."""
     return isinstance(span, Sliding | Chunked)
