@@ -347,8 +347,9 @@ class ConfigView:
 
     def overlaid(self, values: Mapping[str, Any]) -> ConfigView:
         """The same config with some keys set to other values, under their own or their mapped name."""
-        names = {name: self._names(name)[0] for name in values}
-        raw = {**self.raw, **{names[name]: value for name, value in values.items()}}
+        replaced = {name for key in values for name in self._names(key)}
+        kept = {name: value for name, value in self.raw.items() if name not in replaced}
+        raw = {**kept, **{self._names(key)[0]: value for key, value in values.items()}}
         return ConfigView(raw, self.path, self.model_type, self.facts, self.reads, self.notes)
 
     def child(self, key: str) -> ConfigView | None:

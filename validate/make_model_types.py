@@ -135,7 +135,9 @@ def nesting(cls):
 def facts(cls):
     source = modelling_source(cls)
     entry = {"fields": field_defaults(cls)}
-    mapped = {k: v for k, v in (getattr(cls, "attribute_map", None) or {}).items() if k in STANDARD_NAMES}
+    names = getattr(cls, "attribute_map", None) or {}
+    mapped = {v: k for k, v in names.items() if v in STANDARD_NAMES}  # the class's own is the standard one
+    mapped |= {k: v for k, v in names.items() if k in STANDARD_NAMES}
     if mapped:
         entry["map"] = mapped
     reads = [key for key in HEAD_KEYS if re.search(rf'config\.{key}\b|getattr\(\w*config, "{key}"', source)]

@@ -7,6 +7,7 @@ import pytest
 from kvsize.architectures import geometry
 from kvsize.config import ConfigView, TypeFacts, layer_overrides, open_config, text_config
 from kvsize.errors import ConfigError, UnknownArchitectureError
+from kvsize.geometry import Attention, Heads
 
 LLAMA = {"model_type": "llama", "hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 3}
 FACTS = TypeFacts(fields={"n_layer": 12, "window": None}, map={"num_hidden_layers": "n_layer"})
@@ -37,6 +38,30 @@ def test_one_of_two_names_is_enough():
 def test_overlaid_values_take_the_mapped_name():
     assert view(n_layer=3).overlaid({"num_hidden_layers": 5}).raw == {"n_layer": 5}
     assert view(n_layer=3).overlaid({"head_dim": 5}).raw == {"n_layer": 3, "head_dim": 5}
+    assert view(num_hidden_layers=3).overlaid({"num_hidden_layers": 5}).raw == {"n_layer": 5}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields", "entries"),
+    [
+        ("step3p5", {"num_attention_groups": 4}, {Heads(4, 128, 128)}),  # was 8
+        ("hunyuan_vl_text", {"attention_head_dim": 96, "num_key_value_heads": 2}, {Heads(2, 96, 96)}),  # was 128
+        ("jetmoe", {"head_dim": 96, "num_key_value_heads": 2}, {Heads(2, 96, 96)}),
+        ("recurrent_gemma", {"sliding_window": 7, "num_key_value_heads": 2}, {Heads(2, 256, 256)}),
+    ],
+)
+def test_other_names_of_a_class_s_own_keys(model_type, fields, entries):
+    """attribute_map leads from another name to the class's own field, or from the standard name to it."""
+    stores = [store for layer in geometry({"model_type": model_type, **fields}).layers for store in layer.stores]
+    assert {store.entry for store in stores if isinstance(store, Attention)} == entries
+
+
+def test_other_names_of_layer_types_and_context():
+    listed = {"num_hidden_layers": 2, "layers_block_type": ["attention", "mamba"]}
+    found = geometry({"model_type": "granitemoehybrid", **listed}).layers
+    assert [layer.kind for layer in found] == ["full_attention", "linear_attention"]  # were both recurrent
+    assert geometry({"model_type": "inkling_text", "model_max_length": 777}).max_tokens == 777
+    assert geometry({"model_type": "inkling_text", "max_position_embeddings": 777}).max_tokens == 777
 
 
 # -- types and bounds --------------------------------------------------------------------------------------------------
