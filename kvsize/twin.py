@@ -34,6 +34,7 @@ ENCODER_DECODERS = ("SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "IMAGE_TEXT_TO_T
 # What a cache does not depend on, by the end of the field's name, and what it is cut to.
 THIN = {
     "vocab_size": 256,
+    "vocab_size_per_layer_input": 256,
     "intermediate_size": 32,
     "intermediate_size_mlp": 32,
     "ffn_dim": 32,
@@ -48,6 +49,11 @@ THIN = {
     "n_group": 1,
     "topk_group": 1,
 }
+# Widths of feed-forward layers that are four times the hidden size where a config leaves them out.
+FOURFOLD = ("intermediate_size", "n_inner")
+# Towers that look or listen, and what counts their layers: one is enough, for a twin is fed text.
+TOWER = re.compile(r"vision|audio|speech")
+DEPTHS = ("depth", "num_hidden_layers", "num_layers", "n_layers", "encoder_layers", "encoder_num_layers")
 
 
 def libraries() -> tuple[Any, Any]:
@@ -105,22 +111,43 @@ def first_line(error: BaseException) -> str:
 
 
 def thin(config: Any) -> Any:
-    """A copy of a config with a tiny vocabulary, tiny feed-forward layers and four experts.
+    """A copy of a config with a tiny vocabulary, tiny feed-forward layers, four experts and one layer in each tower.
 
     Layer count and types, heads, head dims, windows, hidden sizes and state sizes stay as they are.
     """
     twin = copy.deepcopy(config)
     for part in configs(twin):
         for name, value in list(vars(part).items()):
-            if name == "intermediate_size" and hasattr(part, "expand"):  # Mamba's: its states are as wide
-                continue
-            limit = THIN.get(name) or next((THIN[end] for end in THIN if name.endswith(f"_{end}")), None)
-            if limit is not None and isinstance(value, int) and not isinstance(value, bool) and value > limit:
-                setattr(part, name, limit)
+            limit = _limit(part, name)
+            if limit is not None:
+                setattr(part, name, _cut(name, value, limit))
         for name in ("pad_token_id", "bos_token_id", "eos_token_id", "padding_idx"):
             if getattr(part, name, None) is not None:
                 setattr(part, name, 0)
+        for tower, name in product(towers(part), DEPTHS):
+            if isinstance(getattr(tower, name, None), int):
+                setattr(tower, name, 1)
     return twin
+
+
+def _limit(part: Any, name: str) -> int | None:
+    if name == "intermediate_size" and hasattr(part, "expand"):  # Mamba's: its states are as wide
+        return None
+    return THIN.get(name) or next((THIN[end] for end in THIN if name.endswith(f"_{end}")), None)
+
+
+def _cut(name: str, value: Any, limit: int) -> Any:
+    if isinstance(value, list):
+        return [_cut(name, one, limit) for one in value]
+    if value is None:
+        return limit if name in FOURFOLD else None
+    return min(value, limit) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def towers(config: Any) -> list[Any]:
+    """The configs right inside this one that are of images or sound."""
+    found = [getattr(config, name, None) for name in getattr(config, "sub_configs", None) or () if TOWER.search(name)]
+    return [tower for tower in found if hasattr(tower, "sub_configs")]
 
 
 def configs(config: Any) -> Iterator[Any]:

@@ -273,7 +273,7 @@ def left_out(name: str, error: KvsizeError) -> MeasuredDoc:
         reserved_bytes=None,
         peak_bytes=None,
         process_bytes=None,
-        reason=error.what,
+        reason=error.what if error.got is None else f"{error.what}: {error.got}",
     )
 
 

@@ -282,3 +282,13 @@ def test_a_thin_twin_keeps_what_a_cache_is_made_of():
     assert [getattr(twin, name) for name in kept] == [getattr(config, name) for name in kept]
     assert (twin.vocab_size, twin.num_local_experts) == (256, 4)
     assert config.vocab_size == 32000
+
+
+def test_a_thin_twin_cuts_what_is_left_out_listed_or_looks():
+    """GPT-Neo leaves out four times its hidden size; Gemma 3n lists widths; Qwen2-VL's tower has 32 layers."""
+    assert thin(read_config({"model_type": "gpt_neo"})).intermediate_size == 32
+    assert thin(read_config({"model_type": "gemma3n_text"})).intermediate_size == [32] * 35
+    seeing = read_config({"model_type": "qwen2_vl"})
+    twin = thin(seeing)
+    assert (seeing.vision_config.depth, twin.vision_config.depth) == (32, 1)
+    assert twin.text_config.num_hidden_layers == seeing.text_config.num_hidden_layers == 80
