@@ -369,6 +369,7 @@ def test_the_newest_tokens_are_loose(prompt, options, loose):
 
 def test_a_single_token_is_packed():
     assert size(model(FULL), 1, cache="quantized").total_bytes == packed(1)
+    assert size(model(FULL), 2, cache="quantized").total_bytes == packed(1) + TOKEN
 
 
 def test_fp8_has_no_loose_tokens():

@@ -30,8 +30,9 @@ def defaults(gpu_mib: float, tensor_parallel: int) -> tuple[int, int]:
 
 def prefill_graphs(tokens: int) -> int:
     """How many prefill sizes get a graph, up to `tokens`."""
-    steps = ((4, 32, 4), (48, 256, 16), (288, 512, 32), (576, 1024, 64), (1280, 4096, 256), (4608, tokens, 512))
-    return sum(len(range(first, min(last, tokens) + 1, step)) for first, last, step in steps)
+    sizes = (*range(4, 36, 4), *range(48, 272, 16), *range(288, 544, 32), *range(576, 1088, 64))
+    sizes += (*range(1280, 4352, 256), *range(4608, tokens + 1, 512))
+    return sum(size <= tokens for size in sizes)
 
 
 def reserved_mib(

@@ -107,13 +107,13 @@ def _without_attention(settings: Settings) -> Stage:
 def _stage(cells: Sequence[LayerCell], budget: int, settings: Settings) -> Stage:
     full = [cell for cell in cells if cell.window is None and cell.token]
     windowed = [cell for cell in cells if cell.window is not None]
-    full_bytes = sum(cell.token for cell in full) + _draft_bytes(full, settings)
-    if not windowed:
-        return Stage(_capped(budget // full_bytes, settings), full_bytes, full_bytes, None, 0)
     window_bytes = sum(cell.token for cell in windowed)
     if not full:  # no ratio to relate to
         tokens = _capped(budget // window_bytes, settings)
         return Stage(tokens, window_bytes, 0, tokens, window_bytes)
+    full_bytes = sum(cell.token for cell in full) + _draft_bytes(full, settings)
+    if not windowed:
+        return Stage(_capped(budget // full_bytes, settings), full_bytes, full_bytes, None, 0)
     return _both(full_bytes, windowed, window_bytes, budget, settings)
 
 
@@ -125,8 +125,6 @@ def _capped(tokens: int, settings: Settings) -> int:
 
 def _draft_bytes(full: Sequence[LayerCell], settings: Settings) -> int:
     """A draft is charged like so many of the target's own layers; its indexer never skips one."""
-    if not full:
-        return 0
     kv = int(sum(cell.kv for cell in full) * settings.draft_layers / len(full))
     return kv + max(cell.index for cell in full) * settings.draft_layers
 
