@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass, replace
 from typing import Any, Literal, assert_never
 
+from kvsize.audit.formulas import misleading
 from kvsize.documents import (
     CacheDoc,
     EngineDoc,
@@ -24,7 +25,6 @@ from kvsize.documents import (
     WorkloadDoc,
 )
 from kvsize.engines import CacheSize, Workload
-from kvsize.formulas import misleading
 from kvsize.geometry import (
     Attention,
     Chunked,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kvsize.deployment.judge import POOLED
 from kvsize.elsewhere import why
 from kvsize.engines import CacheSize, Pool, Workload, engine_options, load_engine
 from kvsize.errors import ConfigError, KvsizeError, UnsupportedError
-from kvsize.fit import POOLED
 from kvsize.geometry import Geometry
 
 
@@ -80,7 +80,7 @@ def _pool(
         except UnsupportedError:
             return None
         return found
-    from kvsize.plan import MAX_SEQUENCES, largest
+    from kvsize.deployment.plan import MAX_SEQUENCES, largest
 
     def fits(sequences: int) -> bool:
         total: int = module.size(geometry, replace(workload, sequences=sequences), options).total_bytes

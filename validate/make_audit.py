@@ -14,9 +14,9 @@ from typing import Any
 
 from make_tables import SCREEN, TABLE, TRUTH, screen, table
 
-from kvsize.audit import audit_doc
-from kvsize.claims import claim_doc, parse_figure
-from kvsize.published import PUBLISHED, Published
+from kvsize.audit.claims import claim_doc, parse_figure
+from kvsize.audit.published import PUBLISHED, Published
+from kvsize.audit.tally import audit_doc
 from kvsize.report import AuditDoc, SaysDoc
 from kvsize.source import load
 from kvsize.tables.audit import ranked, ratio_text

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from kvsize.architectures import geometry
+from kvsize.audit.formulas import formulas
 from kvsize.cli import run
 from kvsize.engines import ENGINES, CacheSize, Workload, load_engine
 from kvsize.errors import UnsupportedError
-from kvsize.formulas import formulas
 from kvsize.geometry import Geometry
 from kvsize.source import load
 from kvsize.tables.units import UNITS, times

@@ -46,7 +46,7 @@ def audit(
 
     With --claim, exit 0 says that the figure is right, exit 1 that it is not.
     """
-    from kvsize.audit import audit_doc
+    from kvsize.audit.tally import audit_doc
     from kvsize.cli.output import emit
     from kvsize.source import load
 
@@ -74,7 +74,7 @@ def claim_document(
     Raises:
         UsageError: there is not one model, or no length to hold the figure against.
     """
-    from kvsize.claims import claim_doc, parse_figure
+    from kvsize.audit.claims import claim_doc, parse_figure
     from kvsize.source import load
 
     if len(names) != 1:

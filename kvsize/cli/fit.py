@@ -7,12 +7,23 @@ from typing import Annotated, Any
 
 import typer
 
-from kvsize.cli.case import calibrated, make_case, measured, workload_of
 from kvsize.cli.engine_flags import with_engine_flags
-from kvsize.cli.options import AsJson, Format, Model, Offline, OutputFormat, Refresh, Revision
+from kvsize.cli.options import (
+    AsJson,
+    Format,
+    Model,
+    Offline,
+    OutputFormat,
+    Refresh,
+    Revision,
+    parse_bytes,
+    parse_tokens,
+)
 from kvsize.cli.parsing import Command
+from kvsize.cli.size import DEFAULT_CTX, parse_encoder, parse_kv_dtype, plain_settings
+from kvsize.deployment.judge import Outcome
+from kvsize.engines import Workload, load_engine
 from kvsize.errors import UsageError
-from kvsize.fit import Outcome
 from kvsize.gpus import find
 from kvsize.source import ModelFiles
 
@@ -63,17 +74,18 @@ def fit(
     **settings: Any,
 ) -> None:
     """Will it fit? Exit 0: yes. Exit 1: no, or not for certain, or unknown."""
-    from kvsize.advice import advise
-    from kvsize.build_fit import fit_doc
     from kvsize.cli.output import emit, write
-    from kvsize.fit import evaluate
+    from kvsize.deployment.advice import advise
+    from kvsize.deployment.case import Asked, default_engine, make_case
+    from kvsize.deployment.document import fit_doc
+    from kvsize.deployment.judge import evaluate
     from kvsize.gpus import select
     from kvsize.source import load
 
     chosen(solve, SOLVE, "--solve")
     chosen(emit_for, EMIT, "--emit")
     files = load(model, revision=revision, refresh=refresh, offline=offline)
-    engine = engine or ("llama.cpp" if files.origin == "gguf" else "vllm")
+    engine = engine or default_engine(files)
     overrides = {"activations": activations, "cuda_graphs": cuda_graphs, "non_torch": non_torch, "reserve": reserve}
     launch = {
         "gpu_memory_utilization": gpu_memory_utilization,
@@ -90,14 +102,14 @@ def fit(
         select(gpu),
         engine,
         workload_of(ctx, batch, kv_dtype, encoder_ctx),
-        settings,
+        plain_settings(settings),
         launch,
         (dp, ep),
-        weight_options=(weights, exact_weights, offline),
+        Asked(None if weights is None else parse_bytes(weights, "--weights"), exact_weights, offline),
     )
     outcome = evaluate(case)
     if emit_for is not None:
-        from kvsize.launch import script
+        from kvsize.deployment.launch import script
 
         write(script(emit_for, served(files), outcome, asked_again(context, model, outcome)))
         raise typer.Exit(exit_code(outcome, accept_tight))
@@ -140,6 +152,37 @@ def chosen(value: str | None, known: tuple[str, ...], flag: str) -> None:
         raise UsageError(f"{flag} takes one of {', '.join(known)}", got=value)
 
 
+def measured(text: str, name: str) -> int:
+    """A figure that replaces an estimate."""
+    return 0 if text == "0" else parse_bytes(text, "--" + name.replace("_", "-"))
+
+
+def calibrated(file: str | None, engine: str, model: str) -> dict[str, int]:
+    """What a server of this engine and model measured at its start; nothing where no file is given.
+
+    Raises:
+        UsageError: the file is of another engine or model.
+    """
+    if file is None:
+        return {}
+    from kvsize.deployment.case import version_of
+    from kvsize.logs.calibration import measured_on
+
+    name, _, version = engine.partition("@")
+    found = measured_on(file, name, model)
+    sized = version or load_engine(name).VERSION
+    if found.version is not None and version_of(found.version) != version_of(sized):
+        typer.echo(f"{file} was measured on {name} {found.version}; this is {name} {sized}", err=True)
+    return found.figures
+
+
+def workload_of(ctx: str, batch: int, kv_dtype: str, encoder_ctx: str | None) -> Workload:
+    """The workload of the flags."""
+    k_format, v_format = parse_kv_dtype(kv_dtype)
+    tokens = parse_tokens(ctx) if ctx else DEFAULT_CTX
+    return Workload(tokens, batch, k_format, v_format, None if encoder_ctx is None else parse_encoder(encoder_ctx))
+
+
 def solution(solve: str | None, outcome: Outcome) -> dict[str, Any] | None:
     """What --solve asked for."""
     if solve is None:
@@ -149,6 +192,6 @@ def solution(solve: str | None, outcome: Outcome) -> dict[str, Any] | None:
         return {"ctx": found.max_tokens if found else None}
     if solve == "batch":
         return {"batch": found.max_sequences if found else None}
-    from kvsize.solve import fewest_gpus, widest_format
+    from kvsize.deployment.solve import fewest_gpus, widest_format
 
     return {"gpus": fewest_gpus(outcome.case)} if solve == "gpus" else {"kv_dtype": widest_format(outcome.case)}

@@ -245,10 +245,13 @@ def _last_step(engine: str, geometry: Geometry, workload: Workload, options: Any
 def engine_settings(text: str, given: dict[str, Any]) -> tuple[str, Any]:
     """An engine's name and Options from `NAME[@VERSION]` and the flags that were given."""
     name, _, version = text.partition("@")
+    return name, engine_options(name, {**plain_settings(given), "version": version or None})
+
+
+def plain_settings(given: dict[str, Any]) -> dict[str, Any]:
+    """Flags as an engine's Options take them: sizes as bytes."""
     memory = given.get("kv_memory")
-    if isinstance(memory, str):
-        given = {**given, "kv_memory": parse_bytes(memory, "--kv-memory")}
-    return name, engine_options(name, {**given, "version": version or None})
+    return {**given, "kv_memory": parse_bytes(memory, "--kv-memory")} if isinstance(memory, str) else given
 
 
 def parse_kv_dtype(text: str) -> tuple[str, str]:

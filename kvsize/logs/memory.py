@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvsize.budget import BUDGETS, Budget, Launch, Machine, Part, budget
+from kvsize.deployment.budget import BUDGETS, Budget, Launch, Machine, Part, budget
 from kvsize.errors import KvsizeError
 from kvsize.geometry import Geometry
 from kvsize.logs.lines import Figure

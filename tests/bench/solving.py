@@ -12,12 +12,12 @@ from functools import partial
 
 from sizing import microseconds
 
-from kvsize.advice import advise
-from kvsize.cli.case import make_case
+from kvsize.deployment.advice import advise
+from kvsize.deployment.case import Asked, make_case
+from kvsize.deployment.judge import Case, evaluate, judge
+from kvsize.deployment.solve import fewest_gpus, widest_format
 from kvsize.engines import Workload
-from kvsize.fit import Case, evaluate, judge
 from kvsize.gpus import select
-from kvsize.solve import fewest_gpus, widest_format
 from kvsize.source import load
 
 MODEL, TOKENS = "nvidia/Nemotron-H-56B-Base-8K", 8192
@@ -43,7 +43,7 @@ def main() -> int:
     args = parser.parse_args()
     files, gpus, work = load(args.model, offline=True), select(args.gpu), Workload(TOKENS, k_format="auto")
     for engine in ("vllm", "sglang"):
-        case = make_case(files, gpus, engine, work, {}, {"overrides": {}}, (1, 1), (None, False, True))
+        case = make_case(files, gpus, engine, work, {}, {}, weights=Asked(offline=True))
         sys.stdout.write(f"{args.model} on {args.gpu} under {engine}: {len(case.geometry.layers)} layers\n")
         for name, call in questions(case).items():
             sys.stdout.write(f"{name:24} {microseconds(call, args.repeat) / 1000:8.1f} ms\n")

@@ -9,11 +9,11 @@ import pytest
 from pydantic import TypeAdapter
 
 from kvsize import engines
-from kvsize.audit import audit_doc
-from kvsize.claims import claim_doc, parse_figure
+from kvsize.audit.claims import claim_doc, parse_figure
+from kvsize.audit.published import PUBLISHED
+from kvsize.audit.tally import audit_doc
 from kvsize.cli import run
 from kvsize.engines.transformers import VERSION
-from kvsize.published import PUBLISHED
 from kvsize.report import DOCUMENTS
 from kvsize.source import catalogue, load
 from kvsize.tables import page
@@ -49,7 +49,7 @@ def test_page(name, capsys, monkeypatch, pytestconfig):
     monkeypatch.setenv("COLUMNS", str(width))
     # Other engines' figures would tie every page to all of them.
     monkeypatch.setattr(engines, "ENGINES", {"transformers": engines.ENGINES["transformers"]})
-    monkeypatch.setattr("kvsize.readings.ENGINES", engines.ENGINES)
+    monkeypatch.setattr("kvsize.audit.readings.ENGINES", engines.ENGINES)
     assert run(command.split()) == code
     text = capsys.readouterr().out.replace(VERSION, "VERSION")
     path = PAGES / f"{name}.txt"

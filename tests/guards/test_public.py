@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_public_names():
-    assert kvsize.__all__ == ["CacheSize", "Geometry", "KvsizeError", "Workload", "__version__", "load", "size"]
+    assert kvsize.__all__ == ["CacheSize", "Geometry", "KvsizeError", "Workload", "__version__", "fit", "load", "size"]
     assert set(api_names) == set(kvsize.__all__) - {"__version__"}
 
 
@@ -31,14 +31,15 @@ def test_other_names_do_not():
 
 
 def test_signatures_of_the_public_calls():
-    load, size = (inspect.signature(call) for call in (kvsize.load, kvsize.size))
+    load, size, fit = (inspect.signature(call) for call in (kvsize.load, kvsize.size, kvsize.fit))
     assert list(load.parameters) == ["model", "revision", "refresh", "offline"]
     named = "sequences engine kv_format v_format encoder_tokens options"
     assert list(size.parameters) == ["geometry", "tokens", *named.split()]
+    asked = "sequences engine kv_format v_format encoder_tokens weight_bytes data_parallel expert_parallel"
+    assert list(fit.parameters) == ["model", "gpu", "tokens", *asked.split(), "revision", "offline", "options"]
     positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    assert [p.name for p in (*load.parameters.values(), *size.parameters.values()) if p.kind is positional] == [
-        *("model", "geometry", "tokens"),
-    ]
+    by_place = [[p.name for p in call.parameters.values() if p.kind is positional] for call in (load, size, fit)]
+    assert by_place == [["model"], ["geometry", "tokens"], ["model", "gpu", "tokens"]]
 
 
 def test_exit_codes():

@@ -9,8 +9,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # the suite has no packages
 
 import hostile
 
-from kvsize.audit import audit_doc
-from kvsize.claims import claim_doc, parse_figure
+from kvsize.audit.claims import claim_doc, parse_figure
+from kvsize.audit.tally import audit_doc
 from kvsize.errors import KvsizeError
 from kvsize.jsonfile import parse
 from kvsize.render import render

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvsize.architectures import geometry
-from kvsize.budget import GIB, MIB, Launch, Machine, Part, budget, vllm, vllm_graphs
+from kvsize.deployment.budget import GIB, MIB, Launch, Machine, Part, budget, vllm, vllm_graphs
 from kvsize.engines import Scratch
 from kvsize.ranges import exactly
 from kvsize.shape import ModelShape, model_shape

@@ -1,4 +1,4 @@
-"""The library's two calls, as its docstring and README show them."""
+"""The library's three calls, as its docstring and README show them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def llama():
 
 
 def test_the_docstring_says_the_truth():
-    """Each line that ends in a comment with a number gives that number."""
-    lines = [line.split("#") for line in kvsize.__doc__.splitlines() if re.search(r"# +\d+$", line)]
-    assert lines
+    """Each line that ends in a comment gives what it says."""
+    lines = [line.split("#") for line in kvsize.__doc__.splitlines() if re.search(r"# +\w+$", line)]
+    assert len(lines) == 2
     geometry = kvsize.load(LLAMA)
-    for expression, number in lines:
-        assert eval(expression, {"kvsize": kvsize, "geometry": geometry}) == int(number)
+    for expression, said in lines:
+        assert str(eval(expression, {"kvsize": kvsize, "geometry": geometry})) == said.strip()
 
 
 def test_load_gives_a_geometry(llama):
@@ -108,3 +108,46 @@ def test_configs_that_do_not_add_up(tmp_path, config, error):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(error):
         kvsize.load(str(tmp_path))
+
+
+# -- fit ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gpu", "arguments", "verdict"),
+    [
+        ("h100", {}, "fits"),
+        ("h100", {"sequences": 400}, "does_not_fit"),
+        ("24GiB", {"sequences": 2, "kv_format": "fp8", "gpu_memory_utilization": 0.97}, "fits"),
+        ("24GiB", {"overrides": {"activations": 6 * 2**30}}, "does_not_fit"),
+        ("2x24GiB", {"engine": "llama.cpp", "sequences": 4}, "fits"),
+        ("4xl40s", {"data_parallel": 2, "block_size": 32}, "fits"),
+        ("16GiB", {"weight_bytes": 5 * 2**30}, "fits"),
+    ],
+)
+def test_fit_judges(gpu, arguments, verdict):
+    found = kvsize.fit(LLAMA, gpu, 32_768, offline=True, **arguments)
+    assert found.verdict == verdict
+    assert (found.headroom.low >= 0) == (verdict == "fits")
+
+
+def test_fit_says_how_much_more():
+    found = kvsize.fit(LLAMA, "h100", 32_768, offline=True)
+    assert found.capacity.max_tokens == 131_072
+    more = kvsize.fit(LLAMA, "h100", 32_768, sequences=found.capacity.max_sequences, offline=True)
+    assert more.verdict == "fits"
+    beyond = kvsize.fit(LLAMA, "h100", 32_768, sequences=found.capacity.max_sequences + 1, offline=True)
+    assert beyond.verdict != "fits"
+
+
+def test_fit_does_not_guess_weights(tmp_path):
+    config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = kvsize.fit(str(tmp_path), "h100", 512)
+    assert (found.verdict, found.headroom, found.capacity) == ("unknown", None, None)
+
+
+@pytest.mark.parametrize(("gpu", "arguments"), [("h1000", {}), ("h100", {"colour": 1}), ("h100", {"data_parallel": 2})])
+def test_fit_refuses_what_means_nothing(gpu, arguments):
+    with pytest.raises(UsageError):
+        kvsize.fit(LLAMA, gpu, 512, offline=True, **arguments)

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsize.architectures import geometry
-from kvsize.claims import Question, believable, candidates, claim_doc, fits, parse_figure
+from kvsize.audit.claims import Question, believable, candidates, claim_doc, fits, parse_figure
+from kvsize.audit.folded import facts_of, fold
+from kvsize.audit.formulas import Case
+from kvsize.audit.mistakes import AXES, MOST, combined, mistakes
+from kvsize.audit.readings import readings, weigher, widths
 from kvsize.cli import run
 from kvsize.engines import Workload, load_engine
 from kvsize.errors import UsageError
-from kvsize.folded import facts_of, fold
-from kvsize.formulas import Case
-from kvsize.mistakes import AXES, MOST, combined, mistakes
-from kvsize.readings import readings, weigher, widths
 from kvsize.source import catalogue, load
 
 ROOT = Path(__file__).resolve().parents[2]

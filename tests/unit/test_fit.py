@@ -6,35 +6,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvsize.advice import advise
 from kvsize.architectures import geometry
-from kvsize.budget import GIB, Launch, Machine, Part, budget, vllm_steps
 from kvsize.cli import run
-from kvsize.cli.case import layout_of, make_case
+from kvsize.cli.options import parse_bytes
+from kvsize.deployment.advice import advise
+from kvsize.deployment.budget import GIB, Launch, Machine, Part, budget, vllm_steps
+from kvsize.deployment.case import Asked, layout_of, make_case
+from kvsize.deployment.judge import Layout, evaluate, judge, machine_of, on_this_gpu, question, shares_of
+from kvsize.deployment.solve import fewest_gpus, widest_format
 from kvsize.engines import Workload
 from kvsize.errors import UnsupportedError, UsageError
-from kvsize.fit import Layout, evaluate, judge, machine_of, on_this_gpu, question, shares_of
 from kvsize.gpus import select
 from kvsize.ranges import Range, exactly
 from kvsize.shape import ModelShape, model_shape
-from kvsize.solve import fewest_gpus, widest_format
 from kvsize.source import load
-
-NOTHING = {"overrides": {}}
 
 
 def case(model, gpu, engine="vllm", tokens=32_768, sequences=1, kv="auto", settings=None, weights=None, launch=None):
-    files = load(model, offline=True)
-    return make_case(
-        files,
-        select(gpu),
-        engine,
-        Workload(tokens, sequences, kv, kv),
-        settings or {},
-        launch or NOTHING,
-        (1, 1),
-        (weights, False, True),
-    )
+    known = Asked(None if weights is None else parse_bytes(weights, "--weights"), offline=True)
+    work = Workload(tokens, sequences, kv, kv)
+    return make_case(load(model, offline=True), select(gpu), engine, work, settings or {}, launch or {}, weights=known)
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from fractions import Fraction
 import pytest
 
 from kvsize.architectures import geometry
-from kvsize.audit import audit_doc, parameters, says, tally, truth
+from kvsize.audit.formulas import Case, InapplicableError
+from kvsize.audit.published import PUBLISHED
+from kvsize.audit.tally import audit_doc, parameters, says, tally, truth
 from kvsize.engines import Workload
-from kvsize.formulas import Case, InapplicableError
 from kvsize.geometry import Geometry, Layer
-from kvsize.published import PUBLISHED
 from kvsize.report import AuditedDoc, ModelDoc, SaysDoc
 from kvsize.source import catalogue, load
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvsize.plan import MAX_SEQUENCES, Capacity, Question, capacity, largest, verdict
+from kvsize.deployment.plan import MAX_SEQUENCES, Capacity, Question, capacity, largest, verdict
 from kvsize.ranges import Range
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvsize.audit.formulas import blind_spots, misleading, typical_heads
 from kvsize.build import copies, is_split, layers_doc, size_doc
 from kvsize.documents import CacheDoc, RowDoc
 from kvsize.elsewhere import elsewhere
 from kvsize.engines import CacheSize, LayerBytes, Overhead, Pool, Workload
 from kvsize.errors import UnsupportedError
-from kvsize.formulas import blind_spots, misleading, typical_heads
 from kvsize.geometry import (
     Attention,
     Chunked,

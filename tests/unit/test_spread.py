@@ -9,14 +9,15 @@ from gguffile import gguf, tensor
 
 from kvsize.architectures import geometry
 from kvsize.cli import run
-from kvsize.cli.case import make_case
+from kvsize.cli.options import parse_bytes
+from kvsize.deployment.case import Asked, make_case
+from kvsize.deployment.judge import evaluate, judge
+from kvsize.deployment.spread import dealt, fullest, need, shares
 from kvsize.engines import CacheSize, LayerBytes, Overhead, Workload
-from kvsize.fit import evaluate, judge
 from kvsize.gguf import LayerWeights, by_layer, load
 from kvsize.gpus import select
 from kvsize.ranges import Range, exactly
 from kvsize.source import load as load_model
-from kvsize.spread import dealt, fullest, need, shares
 from kvsize.weights import Weights
 
 GIB = 2**30
@@ -147,8 +148,8 @@ def test_no_block_number_makes_a_long_list():
 
 def case(gpu, engine="llama.cpp", tokens=8192, settings=None, model="meta-llama/Llama-3.1-70B", weights=None):
     files = load_model(model, offline=True)
-    launch, replicas, known = {"overrides": {}}, (1, 1), (weights, False, True)
-    return make_case(files, select(gpu), engine, Workload(tokens), settings or {}, launch, replicas, known)
+    known = Asked(None if weights is None else parse_bytes(weights, "--weights"), offline=True)
+    return make_case(files, select(gpu), engine, Workload(tokens), settings or {}, {}, weights=known)
 
 
 @pytest.mark.parametrize(("engine", "gib"), [("llama.cpp", 69), ("transformers", 75)])

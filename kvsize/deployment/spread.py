@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from kvsize.budget import Part
+from kvsize.deployment.budget import Part
 from kvsize.engines import CacheSize
 from kvsize.ranges import Range, exactly
 from kvsize.weights import Weights, per_stage

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvsize.advice import Advice
-from kvsize.budget import Budget, Part
 from kvsize.build import cache_doc, engine_settings, model_doc
+from kvsize.deployment.advice import Advice
+from kvsize.deployment.budget import Budget, Part
+from kvsize.deployment.judge import Case, Outcome, on_one_replica, sized
 from kvsize.errors import UnsupportedError
-from kvsize.fit import Case, Outcome, on_one_replica, sized
 from kvsize.ranges import Range
 from kvsize.report import (
     AdviceDoc,

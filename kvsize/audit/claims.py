@@ -14,17 +14,11 @@ from itertools import product
 from math import ceil, floor
 
 from kvsize.architectures import geometry as geometry_of
-from kvsize.audit import parameters
-from kvsize.build import engine_settings, model_doc
-from kvsize.engines import CacheSize, Workload, engine_options, load_engine
-from kvsize.errors import UsageError
-from kvsize.folded import Folded, facts_of
-from kvsize.formats import FORMATS, format_of
-from kvsize.formulas import Case
-from kvsize.geometry import Geometry
-from kvsize.mistakes import MOST, Deviation, combined, mistakes
-from kvsize.published import Published
-from kvsize.readings import (
+from kvsize.audit.folded import Folded, facts_of
+from kvsize.audit.formulas import Case
+from kvsize.audit.mistakes import MOST, Deviation, combined, mistakes
+from kvsize.audit.published import Published
+from kvsize.audit.readings import (
     Reading,
     Whole,
     formulas,
@@ -38,6 +32,12 @@ from kvsize.readings import (
     widths,
     with_weights,
 )
+from kvsize.audit.tally import parameters
+from kvsize.build import engine_settings, model_doc
+from kvsize.engines import CacheSize, Workload, engine_options, load_engine
+from kvsize.errors import UsageError
+from kvsize.formats import FORMATS, format_of
+from kvsize.geometry import Geometry
 from kvsize.report import ClaimDoc, ClaimedDoc, EngineDoc, ExplanationDoc, FormatDoc, WorkloadDoc
 from kvsize.source import ModelFiles
 

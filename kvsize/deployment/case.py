@@ -1,51 +1,36 @@
-"""From the flags of fit to the case that it judges."""
+"""From a model, GPUs and settings to the case that fit judges: layout, weights and engine settled."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import typer
-
-from kvsize.cli.options import parse_bytes, parse_tokens
-from kvsize.cli.size import DEFAULT_CTX, engine_settings, parse_encoder, parse_kv_dtype
-from kvsize.engines import Workload, load_engine
+from kvsize.architectures import geometry as geometry_of
+from kvsize.deployment.budget import Launch
+from kvsize.deployment.judge import LAYERWISE, POOLED, Case, Layout
+from kvsize.engines import Workload, engine_options
 from kvsize.errors import SourceError, UsageError
-from kvsize.fit import LAYERWISE, POOLED, Case, Layout
 from kvsize.gpus import GpuSet
+from kvsize.shape import model_shape
 from kvsize.source import ModelFiles
-from kvsize.weights import UnknownWeights, Weights
+from kvsize.weights import UnknownWeights, Weights, weights_of
 
 UNPACKING = ("transformers", "mlx", "sglang", "trtllm")  # llama.cpp, Ollama and vLLM keep a GGUF's blocks as they are
 
 
-def measured(text: str, name: str) -> int:
-    """A figure that replaces an estimate."""
-    return 0 if text == "0" else parse_bytes(text, "--" + name.replace("_", "-"))
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Where the weights come from: bytes as `given`, else what is known; `exact` reads every shard's header."""
+
+    given: int | None = None
+    exact: bool = False
+    offline: bool = False
 
 
-def calibrated(file: str | None, engine: str, model: str) -> dict[str, int]:
-    """What a server of this engine and model measured at its start; nothing where no file is given.
-
-    Raises:
-        UsageError: the file is of another engine or model.
-    """
-    if file is None:
-        return {}
-    from kvsize.logs.calibration import measured_on
-
-    name, _, version = engine.partition("@")
-    found = measured_on(file, name, model)
-    sized = version or load_engine(name).VERSION
-    if found.version is not None and version_of(found.version) != version_of(sized):
-        typer.echo(f"{file} was measured on {name} {found.version}; this is {name} {sized}", err=True)
-    return found.figures
-
-
-def workload_of(ctx: str, batch: int, kv_dtype: str, encoder_ctx: str | None) -> Workload:
-    """The workload of the flags."""
-    k_format, v_format = parse_kv_dtype(kv_dtype)
-    tokens = parse_tokens(ctx) if ctx else DEFAULT_CTX
-    return Workload(tokens, batch, k_format, v_format, None if encoder_ctx is None else parse_encoder(encoder_ctx))
+def default_engine(files: ModelFiles) -> str:
+    """The server that most people would start with this model."""
+    return "llama.cpp" if files.origin == "gguf" else "vllm"
 
 
 def make_case(
@@ -53,32 +38,29 @@ def make_case(
     gpus: GpuSet,
     engine: str,
     workload: Workload,
-    settings: dict[str, Any],
-    launch: dict[str, Any],
-    replicas: tuple[int, int],
-    weight_options: tuple[str | None, bool, bool],
+    settings: Mapping[str, Any],
+    launch: Mapping[str, Any],
+    replicas: tuple[int, int] = (1, 1),
+    weights: Asked = Asked(),
 ) -> Case:
-    """Everything that evaluate needs, read from a model and the flags.
+    """Everything that evaluate needs; `replicas` are those of data and of expert parallelism.
+
+    `engine` is NAME[@VERSION], `settings` its own under its flags' names, `launch` fields of budget.Launch.
 
     Raises:
         UsageError: the layout does not use the GPUs that are named.
     """
-    from kvsize.architectures import geometry as geometry_of
-    from kvsize.budget import Launch
-    from kvsize.shape import model_shape
-
     geometry = geometry_of(files.config)
-    name = engine.partition("@")[0]
+    name, _, version = engine.partition("@")
     layout = layout_of(name, gpus.count, settings, *replicas)
     if name in POOLED and layout.tensor > 1:
         settings = {**settings, "tensor_parallel_size": layout.tensor}
-    name, options = engine_settings(engine, settings)
-    given, exact, offline = weight_options
+    options = engine_options(name, {**settings, "version": version or None})
     return Case(
         geometry=geometry,
         shape=model_shape(files.config, len(geometry.layers)),
         config=files.config,
-        weights=known_weights(files, name, given, exact=exact, offline=offline),
+        weights=known_weights(files, name, weights),
         gpus=gpus,
         engine=name,
         options=options,
@@ -96,17 +78,12 @@ def make_case(
     )
 
 
-def known_weights(
-    files: ModelFiles, engine: str, given: str | None, *, exact: bool, offline: bool
-) -> Weights | UnknownWeights:
+def known_weights(files: ModelFiles, engine: str, asked: Asked) -> Weights | UnknownWeights:
     """The weights; a Hub that cannot be asked leaves them unknown, which is an answer too."""
-    from kvsize.weights import weights_of
-
-    stated = None if given is None else parse_bytes(given, "--weights")
-    if files.origin == "gguf" and engine in UNPACKING and stated is None:
+    if files.origin == "gguf" and engine in UNPACKING and asked.given is None:
         return UnknownWeights(f"{engine} unpacks a GGUF's tensors, and nothing here says to how many bytes")
     try:
-        return weights_of(files, given=stated, exact=exact, offline=offline)
+        return weights_of(files, given=asked.given, exact=asked.exact, offline=asked.offline)
     except SourceError as error:
         if files.origin not in ("catalogue", "cache"):
             raise
@@ -120,7 +97,7 @@ def version_of(text: str) -> tuple[int, int]:
     return (numbers[0], numbers[1]) if len(numbers) == 2 else (999, 0)
 
 
-def layout_of(engine: str, count: int, settings: dict[str, Any], dp: int, ep: int) -> Layout:
+def layout_of(engine: str, count: int, settings: Mapping[str, Any], dp: int, ep: int) -> Layout:
     """How the GPUs are used: by default all of them split heads.
 
     Raises:

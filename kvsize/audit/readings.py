@@ -1,6 +1,6 @@
 """What a claimed figure may be a figure of: which tokens, which format, what share; and whole figures of other origin.
 
-Together with the mistakes of kvsize.mistakes these span the combinations that kvsize.claims looks through.
+Together with the mistakes of kvsize.audit.mistakes these span the combinations that kvsize.audit.claims looks through.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from kvsize.audit.folded import Folded
+from kvsize.audit.formulas import Case, InapplicableError
+from kvsize.audit.mistakes import Deviation
+from kvsize.audit.published import PUBLISHED, Published
 from kvsize.engines import ENGINES, Workload, engine_options, load_engine
 from kvsize.errors import KvsizeError
-from kvsize.folded import Folded
 from kvsize.formats import Format
-from kvsize.formulas import Case, InapplicableError
 from kvsize.geometry import Geometry
-from kvsize.mistakes import Deviation
-from kvsize.published import PUBLISHED, Published
 from kvsize.words import ENGINE_NAMES
 
 

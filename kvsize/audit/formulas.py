@@ -2,7 +2,7 @@
 
 First the two that every answer is held against: one layer's figure times the number of layers, all tokens kept, with
 query heads (from before grouped-query attention) or with KV heads. Then the arithmetic of published formulas; who
-published them stands in kvsize.published.
+published them stands in kvsize.audit.published.
 """
 
 from __future__ import annotations

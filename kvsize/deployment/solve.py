@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvsize.advice import NARROWER
-from kvsize.fit import LAYERWISE, Case, surely_fits, with_layout, with_option
+from kvsize.deployment.advice import NARROWER
+from kvsize.deployment.judge import LAYERWISE, Case, surely_fits, with_layout, with_option
 from kvsize.gpus import Gpu, GpuSet, table
 
 COUNTS = (1, 2, 4, 8, 16)

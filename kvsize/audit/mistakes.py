@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal, TypeAlias
 
-from kvsize.folded import (
+from kvsize.audit.folded import (
     Change,
     Facts,
     Folded,

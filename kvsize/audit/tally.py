@@ -7,13 +7,13 @@ from pathlib import Path
 from statistics import median
 
 from kvsize.architectures import geometry as geometry_of
+from kvsize.audit.formulas import TOLERANCE, Case, InapplicableError
+from kvsize.audit.published import PUBLISHED, Published
 from kvsize.build import engine_settings, model_doc
 from kvsize.engines import CacheSize, Workload, load_engine
 from kvsize.errors import KvsizeError
-from kvsize.formulas import TOLERANCE, Case, InapplicableError
 from kvsize.geometry import Geometry
 from kvsize.jsonfile import parse, read_file
-from kvsize.published import PUBLISHED, Published
 from kvsize.report import (
     AuditDoc,
     AuditedDoc,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvsize.formulas import (
+from kvsize.audit.formulas import (
     Case,
     fifth_and_two_gib,
     fifth_of_weights,

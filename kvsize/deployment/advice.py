@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from kvsize.deployment.judge import LAYERWISE, Case, Outcome, judge, with_layout, with_option
 from kvsize.engines import engine_options
 from kvsize.errors import KvsizeError
-from kvsize.fit import LAYERWISE, Case, Outcome, judge, with_layout, with_option
 from kvsize.geometry import Attention, Latent, Sliding
 from kvsize.gpus import Gpu, GpuSet, table
 from kvsize.ranges import Range

@@ -1,7 +1,7 @@
 """One question put to everything at once: does this workload fit on these GPUs, under this engine?
 
 Brings together what each part knows: the engine its cache, the weights their share of a rank, the budget what is left.
-plan.py decides.
+plan decides.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from kvsize.budget import Budget, Launch, Machine, Part, budget, vllm_steps
+from kvsize.deployment.budget import Budget, Launch, Machine, Part, budget, vllm_steps
+from kvsize.deployment.plan import Capacity, Question, Verdict, capacity, largest, verdict
+from kvsize.deployment.spread import Share, fullest, need, part_of, shares
 from kvsize.engines import CacheSize, Workload, load_engine
 from kvsize.errors import KvsizeError, UnsupportedError
 from kvsize.geometry import Geometry
 from kvsize.gpus import GpuSet
-from kvsize.plan import Capacity, Question, Verdict, capacity, largest, verdict
 from kvsize.ranges import Range, exactly
 from kvsize.shape import ModelShape
-from kvsize.spread import Share, fullest, need, part_of, shares
 from kvsize.weights import UnknownWeights, Weights, as_loaded
 from kvsize.weights.ranks import beside, per_rank
 
@@ -118,7 +118,7 @@ def surely_fits(case: Case) -> bool:
 
 
 def question(case: Case, held: tuple[Share, ...]) -> Question:
-    """What plan.py asks of a rank, or of GPUs that hold these shares."""
+    """What plan asks of a rank, or of GPUs that hold these shares."""
     return Question(
         case.workload.tokens,
         on_one_replica(case),

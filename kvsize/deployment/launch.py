@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 
+from kvsize.deployment.judge import Case, Outcome
 from kvsize.errors import UnsupportedError
-from kvsize.fit import Case, Outcome
 
 Words = list[str]
 
