@@ -1,6 +1,10 @@
 """Nothing in the tests may reach the network, nor the user's own Hub cache or token."""
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines differ
+settings.load_profile("untimed")
 
 
 def pytest_addoption(parser):
