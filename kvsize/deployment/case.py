@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvsize.architectures import geometry as geometry_of
@@ -11,6 +11,7 @@ from kvsize.deployment.budget import Launch
 from kvsize.deployment.judge import LAYERWISE, POOLED, Case, Layout
 from kvsize.engines import Workload, engine_options
 from kvsize.errors import SourceError, UsageError
+from kvsize.geometry import Attention, Encoder, Geometry
 from kvsize.gpus import GpuSet
 from kvsize.shape import model_shape
 from kvsize.source import ModelFiles
@@ -64,7 +65,7 @@ def make_case(
         gpus=gpus,
         engine=name,
         options=options,
-        workload=workload,
+        workload=with_encoder(workload, geometry),
         launch=Launch(
             version=version_of(options.version),
             tensor_parallel_size=layout.tensor,
@@ -76,6 +77,13 @@ def make_case(
         ),
         layout=layout,
     )
+
+
+def with_encoder(workload: Workload, geometry: Geometry) -> Workload:
+    """The workload with the encoder's tokens where nobody gave them and the model always yields as many (Whisper)."""
+    spans = (s.span for layer in geometry.layers for s in layer.stores if isinstance(s, Attention))
+    fixed = max((span.tokens or 0 for span in spans if isinstance(span, Encoder)), default=0)
+    return replace(workload, encoder_tokens=fixed) if fixed and workload.encoder_tokens is None else workload
 
 
 def known_weights(files: ModelFiles, engine: str, asked: Asked) -> Weights | UnknownWeights:

@@ -34,7 +34,7 @@ ROWS: Mapping[str, str] = {
     "config": "errors geometry",
     "deployment.advice": "deployment.judge engines errors geometry gpus ranges",
     "deployment.budget": "engines errors ranges shape",
-    "deployment.case": "architectures deployment.budget deployment.judge engines errors gpus shape source weights",
+    "deployment.case": "architectures deployment.budget deployment.judge engines errors geometry gpus shape source weights",
     "deployment.document": (
         "build deployment.advice deployment.budget deployment.judge errors ranges report source weights"
     ),

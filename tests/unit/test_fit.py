@@ -102,6 +102,15 @@ def test_what_no_memory_serves_is_said_so(capsys):
     assert "does not serve that many of these requests" in capsys.readouterr().out
 
 
+def test_an_encoder_of_fixed_length_is_counted():
+    """Without its 1,500 tokens Whisper's cache was planned with 70 MiB of 304."""
+    asked = case("openai/whisper-large-v3", "t4", "transformers", tokens=448)
+    token = 32 * 2 * 1280 * 2
+    assert judge(asked).size.total_bytes == token * (448 + 1500)
+    given = replace(asked, workload=replace(asked.workload, encoder_tokens=0))
+    assert judge(given).size.total_bytes == token * 448
+
+
 def test_unknown_weights_are_said_and_never_guessed():
     files = load("Qwen/Qwen3-8B-FP8", offline=True)
     assert files.weight_bytes is None
