@@ -114,6 +114,8 @@ def check(geometry: Geometry, *, windows_too: bool) -> None:
 
 def _manner(layer: Layer) -> str:
     reads_encoder = any(isinstance(store, Attention) and isinstance(store.span, Encoder) for store in layer.stores)
+    if layer.shares is not None:
+        return "share another layer's cache"
     return "read an encoder" if reads_encoder else f"are {layer.kind}"
 
 
