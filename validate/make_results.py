@@ -18,7 +18,7 @@ INTRODUCTION = """\
 # What was measured
 
 Real caches of thin twins, built by `kvsize validate`, beside the prediction. Written by `python
-validate/make_results.py` from the files in validate/results; nothing here is typed by hand. A pool's bytes are compared,
+validate/make_results.py` from the files in validate/results; nothing here is typed by hand. A pool's bytes are judged,
 but are not the largest: it has room to spare.
 """
 
