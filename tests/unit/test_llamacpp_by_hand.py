@@ -269,6 +269,28 @@ def test_a_latent_s_widths_count_as_well():
             sized(model(Layer((Attention(latent),)), kind="deepseek_v3"), **q8)
 
 
+def test_latents_that_are_cached_as_heads():
+    """No MLA in llama.cpp: K of 192 and V of 128 for each of 16 heads, of any two types."""
+    found = model(MLA, kind="minicpm3")
+    assert sized(found).total_bytes == 1024 * 16 * (192 + 128) * 2
+    assert sized(found, cache_type_v="f32").total_bytes == 1024 * 16 * (192 * 2 + 128 * 4)
+    narrow = Layer((Attention(Latent(512, 64, Heads(16, 192, 64))),))
+    both = model(MLA, narrow, kind="minicpm3")
+    assert [layer.held // 2**15 for layer in sized(both).layers] == [320, 256]
+    assert [layer.held // 2**15 for layer in sized(both, flash_attn="off").layers] == [320, 320]
+
+
+def test_an_index_key_beside_a_v_as_wide_as_the_widest():
+    narrow, wide = Attention(Heads(2, 64, 64)), Attention(Heads(2, 64, 128))
+    found = model(Layer((narrow, Attention(IndexKey(128)))), Layer((wide,)), kind="minimax_m3_vl_text")
+    assert [layer.held for layer in sized(found).layers] == [1024 * 2 * (256 + 128 + 128), 1024 * 2 * 384]
+
+
+def test_layers_without_heads_take_nothing():
+    assert sized(model(Layer()), flash_attn="off").total_bytes == 0
+    assert [layer.held for layer in sized(model(FULL, Layer()), flash_attn="off").layers] == [1024 * ROW, 512 * ROW]
+
+
 # -- placement, states, drafting ---------------------------------------------------------------------------------------
 
 
@@ -299,19 +321,20 @@ def test_cells_that_a_sequence_attends_to():
     assert sized(model(FULL, num_attention_heads=None)).scratch.heads == 0
 
 
-@pytest.mark.parametrize("sequences", [1, 2])
-def test_compressors_are_in_the_peak_and_no_cache(sequences):
+@pytest.mark.parametrize(("sequences", "ahead"), [(1, 0), (2, 0), (1, 2), (2, 2)])
+def test_compressors_are_in_the_peak_and_no_cache(sequences, ahead):
     """A window of 128 beside one entry for 4 tokens (and its index) and for 128: cells of 512, 512, 128 and 512."""
     layers = (
         Layer((Compressed(512, 128, 4, overlap=True, index_dim=128),)),
         Layer((Compressed(512, 128, 128, overlap=False),)),
     )
-    found = sized(model(*layers, kind="deepseek_v4"), 8192, sequences)
+    found = sized(model(*layers, kind="deepseek_v4"), 8192, sequences, num_speculative_tokens=ahead)
     raw, csa, hca = 768 * 512, 2048 * (512 + 128), 256 * 512
     assert found.total_bytes == sequences * 2 * (2 * raw + csa + hca)
     carried = 2 * 2 * (512 + 128) * 2 * 4 + 2 * 512 * 128
-    assert found.transient_bytes == sequences * 4 * carried
-    assert any(f"{sequences * 4 * carried:,} bytes of compressor states" in note for note in found.notes)
+    kept = sequences * (1 + ahead) * 4 * carried
+    assert found.transient_bytes == kept
+    assert any(f"{kept:,} bytes of compressor states" in note for note in found.notes)
 
 
 def test_drafting_layers():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsize.engines.llamacpp.buffers import compute_buffer_estimate, mask_bytes, scores_bytes
-from kvsize.engines.llamacpp.pool import MOST, STEP, pool
+from kvsize.engines.llamacpp.pool import pool
 
 
 def cache(cells: int) -> int:
@@ -17,10 +17,10 @@ def cache(cells: int) -> int:
 
 @given(budget=st.integers(1, 1 << 36), sequences=st.integers(1, 8))
 def test_it_fits_and_one_step_more_does_not(budget, sequences):
-    unit = STEP * sequences
+    unit = 256 * sequences
     found = pool(budget, 100, sequences, cache)
     if found is None:
-        assert cache(unit) > budget or cache(MOST // unit * unit) <= budget
+        assert cache(unit) > budget or cache(2**31 // unit * unit) <= budget
     else:
         assert cache(found.tokens) <= budget < cache(found.tokens + unit)
         assert found.tokens % unit == 0
@@ -33,8 +33,8 @@ def test_a_budget_that_is_just_enough(budget, tokens):
 
 
 def test_no_limit_is_no_pool():
-    assert pool(cache(MOST), 100, 1, cache) is None
-    assert pool(cache(MOST) - 1, 100, 1, cache).tokens == MOST - STEP
+    assert pool(cache(2**31), 100, 1, cache) is None
+    assert pool(cache(2**31) - 1, 100, 1, cache).tokens == 2**31 - 256
 
 
 def test_figures_of_a_pool():

@@ -77,6 +77,7 @@ def size(geometry: Geometry, workload: Workload, options: Options) -> CacheSize:
     layers = kept(geometry, how)
     sizes = [layer_bytes(one, plan) for one in layers]
     on_host = _on_host(geometry, options)
+    compressors = _compressors(layers, plan)
     overheads = {
         "drafting layers, kept with the others": sum(layer_bytes(one, plan) for one in drafts(geometry, how)),
         "cache for drafting": _draft_context(geometry, how, plan) if options.num_speculative_tokens else 0,
@@ -89,7 +90,7 @@ def size(geometry: Geometry, workload: Workload, options: Options) -> CacheSize:
         v_format=plan.types.v.name,
         layers=tuple(LayerBytes(n, n, n, n if host else 0) for n, host in zip(sizes, on_host, strict=True)),
         overheads=tuple(Overhead(name, count) for name, count in overheads.items() if count),
-        transient_bytes=_compressors(layers, plan),
+        transient_bytes=compressors,
         step_tokens=256,
         format_source=plan.types.source,
         evidence=_evidence(plan),
@@ -104,6 +105,7 @@ def size(geometry: Geometry, workload: Workload, options: Options) -> CacheSize:
             layers,
             plan.types,
             _widened(geometry, sizes, plan),
+            compressors,
         ),
     )
 

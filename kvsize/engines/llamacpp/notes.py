@@ -21,8 +21,9 @@ def notes(
     layers: Sequence[Kept],
     types: Types,
     widened: str | None,
+    apart: int,
 ) -> tuple[str, ...]:
-    """Padding, windows, and what flash attention does, each where it matters."""
+    """Padding, windows, and what flash attention does, each where it matters; `apart` are bytes outside the caches."""
     caches = any(one.rows for one in layers)
     found = [
         _others(workload, cells),
@@ -32,7 +33,7 @@ def notes(
         widened,
         _without_flash(geometry, cells, types) if caches else None,
         f"flash attention is off: llama.cpp cannot use it with {arch}" if types.forced else None,
-        _apart(layers, cells),
+        f"{apart:,} bytes of compressor states are in the peak only: llama.cpp logs them apart" if apart else None,
     ]
     return tuple(note for note in found if note)
 
@@ -72,8 +73,3 @@ def _without_flash(geometry: Geometry, cells: Context, types: Types) -> str | No
         return None
     scores = 4 * cells.ubatch * (geometry.num_attention_heads + 1) * cells.per_stream
     return f"not counted: without flash attention the compute buffer holds about {scores:,} bytes of scores"
-
-
-def _apart(layers: Sequence[Kept], cells: Context) -> str | None:
-    states = 4 * cells.sequences * sum(one.compressor for one in layers)
-    return f"{states:,} bytes of compressor states are in the peak only: llama.cpp logs them apart" if states else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 
 from kvsize.engines import Pool
@@ -17,16 +18,11 @@ def pool(budget: int, tokens: int, sequences: int, total: Callable[[int], int]) 
     `total` gives the bytes of an n_ctx, and never falls as it grows.
     """
     unit = STEP * sequences
-    low, high = 1, MOST // unit
-    if total(unit) > budget or total(high * unit) <= budget:
+    lengths = range(unit, MOST + 1, unit)
+    fitting = bisect_right(lengths, budget, key=total)
+    if fitting in (0, len(lengths)):
         return None
-    while low < high:
-        middle = (low + high + 1) // 2
-        if total(middle * unit) <= budget:
-            low = middle
-        else:
-            high = middle - 1
-    cells = low * unit
+    cells = fitting * unit
     return Pool(
         num_blocks=cells // STEP,
         block_size=STEP,
