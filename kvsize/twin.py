@@ -80,6 +80,10 @@ def read_config(raw: Mapping[str, Any]) -> Any:
         UnknownArchitectureError: it has no class for this model_type; a repository's own code is never run.
         ConfigError: its class refuses these values.
     """
+    if "general.architecture" in raw:
+        raise UnknownArchitectureError(
+            "no model is built from a GGUF's metadata alone", hint="Name the model's config.json, or its id on the Hub."
+        )
     _, transformers = libraries()
     model_type = raw.get("model_type")
     if not isinstance(model_type, str) or model_type not in transformers.CONFIG_MAPPING:

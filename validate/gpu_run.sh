@@ -10,7 +10,8 @@ models=${MODELS:-Qwen/Qwen2.5-0.5B google/gemma-3-1b-it meta-llama/Llama-3.1-8B 
 results=${RESULTS:-validate/results/$device.jsonl}
 
 code=0
-for arguments in "--generate --ctx 64,1025" "--cache offloaded,offloaded_static --ctx 1025" "--num-beams 3 --ctx 300"; do
+for arguments in "--generate --ctx 64,1025" "--cache offloaded,offloaded_static --ctx 1025" "--num-beams 3 --ctx 300" \
+  "--cache paged --generate --batch 3 --ctx 1025"; do
   [[ $device != cuda && $arguments == *offloaded* ]] && continue
   # shellcheck disable=SC2086 # lists of words
   kvsize validate $models --device "$device" --offline --results "$results" $arguments || code=$?

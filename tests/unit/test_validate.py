@@ -12,9 +12,10 @@ from kvsize import measure, validation
 from kvsize.architectures import geometry
 from kvsize.cli import run as command
 from kvsize.cli import validate as cli
-from kvsize.errors import UnsupportedError, UsageError
+from kvsize.errors import UnknownArchitectureError, UnsupportedError, UsageError
 from kvsize.measure import Environment, Measured, OnDevice, OutOfMemoryError, Run
 from kvsize.source import load
+from kvsize.twin import read_config
 from kvsize.validation import default_lengths, difference, judge, runs
 
 LLAMA = "meta-llama/Llama-3.1-8B"
@@ -245,6 +246,12 @@ def test_words_stand_where_a_figure_is_missing(stand_in, monkeypatch, capsys):
     cells = ["static", "decode", "3", "x", "102,400", "40,265,318,400", "out", "of", "memory"]
     assert cells in [line.split() for line in printed.splitlines()]
     assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_a_gguf_is_no_config():
+    """'does not know the architecture null' was said of one."""
+    with pytest.raises(UnknownArchitectureError, match="no model is built from a GGUF's metadata alone"):
+        read_config({"general.architecture": "llama", "llama.block_count": 2})
 
 
 def test_figures_of_another_environment_are_measured_again(stand_in, tmp_path, monkeypatch):
