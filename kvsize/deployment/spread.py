@@ -62,7 +62,7 @@ def shares(
         return (Share(part_of(weights, exactly(weights.total_bytes)), items[0]),)
     more = UNEVEN.get(engine, 0)
     sizes = _staged(weights, config, hidden, items)
-    per_layer = -(-weights.total_bytes // hidden)
+    per_layer = -(-weights.total_bytes // max(hidden, 1))
     return tuple(
         Share(
             part_of(weights, Range(size.low, min(size.high + more * per_layer, weights.total_bytes))),

@@ -98,7 +98,7 @@ def facts_of(raw: Mapping[str, Any]) -> Facts:
         layers=_layers(text),
         hidden=hidden,
         vocab=vocab,
-        vocabulary=vocab * (_first(text, ("word_embed_proj_dim", "embedding_size")) or hidden),
+        vocabulary=vocab * _table_width(text, hidden),
         heads=heads,
         kv_heads=_kv_heads(text, heads),
         head_dim=head_dim,
@@ -118,6 +118,12 @@ def facts_of(raw: Mapping[str, Any]) -> Facts:
         element_bytes=_element_bytes(outer, text),
         unlike=any(text.raw.get(key) not in _LIKE for key in _UNLIKE) or _mixed(text),
     )
+
+
+def _table_width(text: ConfigView, hidden: int) -> int:
+    """The width of the vocabulary's tables: narrower in ALBERT and OPT; Molmo's embedding_size is a count of rows."""
+    width = _first(text, ("word_embed_proj_dim", "embedding_size")) or hidden
+    return width if width <= hidden else hidden
 
 
 def _layers(text: ConfigView) -> int:

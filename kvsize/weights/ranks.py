@@ -73,6 +73,8 @@ def per_stage(
     if (tp, layout.pipeline, ep) == (1, 1, 1) and not weights.tensors and weights.evidence == "assumed":
         return (exactly(weights.total_bytes),)
     facts = facts_of(config)
+    if layers is not None and sum(layers) != facts.layers:  # counted otherwise than the caller counts them
+        facts = replace(facts, layers=sum(layers), unlike=True)
     _check(facts, layout)
     if weights.tensors:
         return _by_tensor(weights.tensors, facts, layout, draft=draft)

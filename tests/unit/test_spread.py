@@ -19,6 +19,7 @@ from kvsize.gpus import select
 from kvsize.ranges import Range, exactly
 from kvsize.source import load as load_model
 from kvsize.weights import Weights
+from kvsize.weights.facts import facts_of
 
 GIB = 2**30
 
@@ -230,3 +231,22 @@ def fitted(capsys, path, *words):
     gpu = () if "--gpu" in words else ("--gpu", "24GiB")
     code = run(["fit", str(path), *gpu, "--ctx", "1k", "--json", *words])
     return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("keys", "width"),
+    [
+        ({"embedding_size": 128}, 128),  # ALBERT's narrow tables
+        ({"embedding_size": 152_064}, 3584),  # Molmo's rows: 43 GiB of tables in a model of 16 GB, and a crash
+        ({}, 3584),
+    ],
+)
+def test_a_table_is_no_wider_than_the_model(keys, width):
+    config = {"model_type": "llama", "hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28}
+    assert facts_of({**config, "vocab_size": 152_064, **keys}).vocabulary == 152_064 * width
+
+
+def test_a_config_that_counts_layers_otherwise_leaves_a_wide_range():
+    first, second = held(Weights(1_000_000, "derived", "recorded"), 2, config=LLAMA, layers=(6, 0))
+    assert first.low < 200_000
+    assert second.high > 900_000
