@@ -186,6 +186,13 @@ def test_windows(kind, layer, stated, window):
 # -- builds ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_window_is_at_least_the_token_itself():
+    geometry = model(
+        Layer((Attention(Heads(2, 64, 64), Sliding(1)),)), kind="mimo_v2_flash", stated=(("sliding_window_size", 1),)
+    )
+    assert sized(geometry, 32_768, n_ubatch=255).total_bytes == 256 * ROW
+
+
 @pytest.mark.parametrize("text", ["b6000", "b6300", "b8560", "6173", "b100000"])
 def test_builds_that_are_modelled(text):
     assert sized(model(FULL), version=text).version == f"b{text.removeprefix('b')}"
@@ -291,6 +298,47 @@ def test_layers_without_heads_take_nothing():
     assert [layer.held for layer in sized(model(FULL, Layer()), flash_attn="off").layers] == [1024 * ROW, 512 * ROW]
 
 
+@pytest.mark.parametrize(
+    ("stated", "refused"),
+    [
+        ((), "kv"),
+        ((("attention.key_length", 64),), "v"),
+        ((("attention.value_length", 64),), "k"),
+        ((("attention.key_length", 64), ("attention.value_length", 64)), ""),
+        ((("attention.key_length", 64), ("attention.key_length_swa", 80), ("attention.value_length", 64)), "k"),
+    ],
+)
+def test_widths_that_a_file_does_not_state_are_the_layers(stated, refused):
+    """Two heads of 80: five blocks a cell, and no whole number of them a head."""
+    found = model(Layer((Attention(Heads(2, 80, 80)),)), stated=stated)
+    for letter in "kv":
+        options = {f"cache_type_{letter}": "q8_0"}
+        if letter in refused:
+            with pytest.raises(UnsupportedError, match=f"a head's {letter.upper()} is no multiple"):
+                sized(found, **options)
+        else:
+            assert sized(found, **options).total_bytes == 1024 * (160 * 2 + 5 * 34)
+
+
+def test_a_latent_s_k_is_its_rank_and_its_rope():
+    found = model(Layer((Attention(Latent(520, 56, Heads(16, 192, 128))),)), kind="deepseek_v3")
+    assert sized(found, version="b8560", cache_type_k="q8_0").total_bytes == 1024 * 18 * 34
+
+
+def test_what_qwen_4_s_n_grams_keep():
+    """Four columns of 64 as they are beside the convolution's three; tokens of 64 bits are cells of their own."""
+    states = (State("conv", (128, 4)), State("recurrent", (4, 16, 16)), State("conv", (64, 4)))
+    grams = State("recurrent", (3,), "int64")
+    found = model(Layer((Recurrent("gated_delta", (*states, grams)),)), kind="qwen4_exp_text")
+    assert sized(found).total_bytes == 4 * (128 * 3 + 4 * 16 * 16 + 64 * 4)
+
+
+@pytest.mark.parametrize(("dim", "elements"), [(257, 384), (129, 192)])
+def test_index_keys_that_glm_5_next_pools(dim, elements):
+    found = model(Layer((*MLA.stores, Attention(IndexKey(dim)))), kind="glm5_next_text")
+    assert sized(found).total_bytes == 1024 * (576 + elements) * 2
+
+
 # -- placement, states, drafting ---------------------------------------------------------------------------------------
 
 
@@ -342,6 +390,8 @@ def test_drafting_layers():
     assert sized(found).overheads == ()
     assert sized(found, num_speculative_tokens=1).overheads == (Overhead("cache for drafting", 1024 * ROW),)
     assert sized(found, num_speculative_tokens=1, cache_type_k="q8_0").overhead_bytes == 1024 * ROW
+    gemma = model(FULL, kind="gemma4_text", drafts=(FULL,))
+    assert sized(gemma, num_speculative_tokens=1).overhead_bytes == 1024 * ROW
 
 
 # -- the compute buffer ------------------------------------------------------------------------------------------------

@@ -123,8 +123,7 @@ def drafts(geometry: Geometry, how: Reading) -> tuple[Kept, ...]:
     """What layers for drafting take in the model's own cache, where they are in it at all."""
     if how.arch not in archs.DRAFTS_INSIDE:
         return ()
-    # compressor states are made for hidden layers only
-    return tuple(replace(one, compressor=0) for one in alone(geometry, how))
+    return alone(geometry, how)
 
 
 def alone(geometry: Geometry, how: Reading) -> tuple[Kept, ...]:
@@ -195,7 +194,7 @@ def _index(dim: int, how: Reading) -> Rows:
         case "minimax-m3":
             return Rows(dim, how.index_v)
         case "glm5-next":
-            return Rows(3 * ((dim - 1) // 2), 0)  # key, gate and pooled key; the model's own code packs 2 d + 1
+            return Rows(3 * (dim // 2), 0)  # key, gate and pooled key; the model's own code packs 2 d + 1
         case "qwen4exp":
             return Rows(2 * dim, 0)
         case _:

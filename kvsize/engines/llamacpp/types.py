@@ -26,7 +26,7 @@ class Types:
     v: Format
     source: str
     flash: bool
-    forced: bool = False
+    forced: bool
 
 
 def settle(
@@ -71,7 +71,7 @@ def _type(letter: str, flag: str | None, wanted: str) -> tuple[Format, bool]:
 
 def is_quantised(unit: Format) -> bool:
     """Whether several elements share a scale."""
-    return unit.block_elements > 1
+    return unit.block_elements != 1
 
 
 def check_latent(types: Types, rules: Build) -> None:
@@ -109,8 +109,13 @@ def _widths(geometry: Geometry, arch: str) -> tuple[set[int], set[int]]:
         {stated[name] for name in (f"attention.{key}_length", f"attention.{key}_length_swa") if name in stated}
         for key in ("key", "value")
     )
-    if k or v:
-        return k, v
+    of_k, of_v = _layer_widths(geometry, arch)
+    return k or of_k, v or of_v
+
+
+def _layer_widths(geometry: Geometry, arch: str) -> tuple[set[int], set[int]]:
+    k: set[int] = set()
+    v: set[int] = set()
     for layer in geometry.layers:
         for store in layer.stores:
             match store:
