@@ -68,8 +68,8 @@ def _turboquant(k_bits: int, v_bits: int) -> OfHead:
 
     def packed(k: int, v: int) -> int:
         key = k if k_bits == 8 else -(-k * k_bits // 8) + 2
-        value = -(-v * v_bits // 8) + 4
-        return key + value + (key + value) % 2
+        total = key - (-v * v_bits // 8) + 4
+        return total + total % 2
 
     return packed
 
