@@ -6,6 +6,7 @@ opposite. What is repeated is bounded by 16 bits an element, routers by 32.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil, floor, lcm
 
@@ -18,6 +19,7 @@ from kvsize.weights.values import Weights
 
 def by_total(weights: Weights, facts: Facts, layout: Layout, *, draft: bool) -> tuple[Range, ...]:
     """The range of each pipeline stage."""
+    facts = replace(facts, element_bytes=_table_bytes(weights, facts))
     total = Range(
         weights.total_bytes if draft else max(weights.total_bytes - drafts(weights, facts), 0), weights.total_bytes
     )
@@ -33,6 +35,13 @@ def by_total(weights: Weights, facts: Facts, layout: Layout, *, draft: bool) -> 
     )
 
 
+def _table_bytes(weights: Weights, facts: Facts) -> tuple[int, int]:
+    """Bytes of an element of the vocabulary: those of a plain checkpoint as it is loaded, else what the config says."""
+    main = weights.parts[0].dtype if weights.parts else None
+    plain = {"F32": 4, "BF16": 2, "F16": 2}.get(main or "")
+    return (plain, plain) if plain and facts.quantisation is None else facts.element_bytes
+
+
 def drafts(weights: Weights, facts: Facts) -> int:
     """The most that draft layers can take: the heaviest layer that fits the sum, embeddings of their own, a mixer."""
     if not facts.drafts:
@@ -46,9 +55,9 @@ def _staged(total: Range, facts: Facts, layout: Layout) -> list[Range]:
     """Layers dealt to stages; the vocabulary lies on the first and on the last."""
     if layout.pipeline == 1:
         return [total]
-    least, most = (facts.vocabulary * width for width in facts.element_bytes)
-    vocabulary = Range(least, most)
     tables = {True: (1, 1), False: (2, 2), None: (1, 2)}[facts.tied]
+    least, most = (min(facts.vocabulary * width, total.high // tables[0]) for width in facts.element_bytes)
+    vocabulary = Range(least, most)
     first_only = min(facts.towers, total.high // 2) + 4 * facts.positions * facts.hidden
     norms = 16 * facts.hidden  # beside the last layer
     low = max(total.low - tables[1] * vocabulary.high - first_only - norms, 0)
@@ -59,7 +68,8 @@ def _staged(total: Range, facts: Facts, layout: Layout) -> list[Range]:
         part = _layers(body, first, count, facts)
         beside = (vocabulary.high + norms if ends else 0) + (first_only if index == 0 else 0)
         held = Range(vocabulary.low if ends else 0, beside)
-        stages.append(Range((part + held).low, min((part + held).high, total.high)))
+        stage = part + held
+        stages.append(Range(min(stage.low, total.high), min(stage.high, total.high)))
         first += count
     return stages
 

@@ -14,7 +14,7 @@ from kvsize.safetensors import Tensor
 from kvsize.weights import Weights, per_rank, per_stage
 from kvsize.weights.facts import facts_of
 from kvsize.weights.ranks import Layout, partition
-from kvsize.weights.values import parts_of
+from kvsize.weights.values import Part, parts_of
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -350,3 +350,25 @@ def test_stated_weights_need_no_config() -> None:
     assert per_rank(Weights(15, "assumed", "as given"), {}) == exactly(15)
     with pytest.raises(ConfigError):
         per_rank(Weights(15, "assumed", "as given"), {}, tp=2)
+
+
+def test_tables_are_loaded_like_the_rest() -> None:
+    """A float32 config of a checkpoint that is loaded as 16 bits: its two tables were more than all of the weights."""
+    config = {
+        "model_type": "llama",
+        "num_hidden_layers": 4,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "vocab_size": 1280,
+        "dtype": "float32",
+        "tie_word_embeddings": False,
+    }
+    table, body = 2 * 1280 * 64, 400_000
+    total = 2 * table + body
+    weights = Weights(total, "derived", "listed", (Part("BF16", total // 2, total),))
+    first, last = per_stage(weights, config, pp=2)
+    norms = 16 * 64
+    assert first.low == last.low == (body - norms) // 2 + table
+    assert last.high == body // 2 + table + norms
+    unknown = Weights(200_000, "derived", "recorded")
+    assert all(stage.low <= stage.high <= 200_000 for stage in per_stage(unknown, config, pp=2))
