@@ -435,6 +435,10 @@ def test_states_alone_take_no_steps():
         (model(FULL, num_attention_heads=None), 64, {"tensor_parallel_size": 8}),
         (model(mamba(64), kind="mamba", num_attention_heads=5), 64, {"tensor_parallel_size": 2}),
         (model(FULL, FULL), 64, {"pipeline_parallel_size": 2}),
+        (model(FULL), 64, {"device_capability": "9.100"}),
+        (model(mamba(64), mamba(64), kind="mamba"), 64, {"disable_hybrid_kv_cache_manager": True}),
+        (model(WINDOW, WINDOW), 64, {"disable_hybrid_kv_cache_manager": True}),
+        (model(CHUNK, MLA, kind="deepseek_v3"), 64, {"disable_hybrid_kv_cache_manager": True}),
         (model(*[MLA] * 4, kind="longcat_flash"), 64, {"pipeline_parallel_size": 2}),
         (
             model(Layer((Attention(Heads(1, 128, 128)),)), num_attention_heads=None),

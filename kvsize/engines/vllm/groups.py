@@ -63,8 +63,6 @@ def one_type(caches: Sequence[Cache]) -> bool:
     """Whether all caches need the same slots for the same tokens, so that one block table serves them all."""
     specs = [cache.spec for cache in caches]
     first = specs[0]
-    if any(spec.block_size != first.block_size for spec in specs):
-        return False
     match first.kind:
         case "full" | "mla":
             return all(spec.full_family for spec in specs)
@@ -82,7 +80,7 @@ def _promoted(caches: tuple[Cache, ...]) -> tuple[Cache, ...]:
         return caches
     if any(cache.spec.full_family for cache in caches):
         caches = tuple(
-            replace(cache, spec=replace(cache.spec, kind="full", reach=0))
+            replace(cache, spec=replace(cache.spec, kind="full"))
             if cache.spec.kind in ("sliding", "chunked")
             else cache
             for cache in caches
