@@ -180,8 +180,8 @@ class Bench:
 
     def _paged(self, run: Run, seen: Callable[[], OnDevice | None]) -> Measured:
         """Continuous batching's pool, or what requests take out of it."""
-        if run.num_beams > 1 or self.subject.reads_encoder:
-            raise UnsupportedError("continuous batching has neither beams nor encoders")
+        if run.num_beams > 1:
+            raise UnsupportedError("continuous batching has no beams")
         model = self.subject.model
         if run.moment == "generate":
             self._check_generate(run)

@@ -189,6 +189,13 @@ def test_a_sector_is_cut_into_blocks_of_either_kind():
     assert found.overhead_bytes == 1 * 2 * page  # the third block of that sector
 
 
+def test_a_paged_cache_feeds_no_encoder():
+    """T5's 64 tokens were given 3,145,728 bytes, without its encoder's; its generate_batch fails."""
+    both = Layer((Attention(HEADS), Attention(HEADS, Encoder())))
+    with pytest.raises(UnsupportedError, match="feeds no encoder; layer 1 reads one"):
+        size(model(FULL, both), cache="paged", encoder=50)
+
+
 def test_requests_share_sectors():
     """Three requests' six window blocks fill two sectors, where three were counted; seven take 28 + 5, not 35."""
     options = engine.Options(cache="paged", num_blocks=25)

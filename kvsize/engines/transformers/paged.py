@@ -13,7 +13,7 @@ from math import lcm
 from kvsize.engines import Group, LayerBytes, Overhead, Pool
 from kvsize.errors import UnsupportedError
 from kvsize.formats import Format
-from kvsize.geometry import Attention, Geometry, Heads, Latent, Sliding
+from kvsize.geometry import Attention, Encoder, Geometry, Heads, Latent, Sliding
 
 DEFAULT_PAGE = 256
 ALIGNMENT = 128
@@ -78,10 +78,14 @@ def plan(geometry: Geometry, unit: Format, page: int) -> Paged:
     """Group the layers by attention type, as continuous batching does.
 
     Raises:
-        UnsupportedError: a layer is of a type that it does not know.
+        UnsupportedError: a layer is of a type that it does not know, or reads an encoder, which it does not feed.
     """
     kinds: dict[str, list[int]] = {}
     for index, layer in enumerate(geometry.layers):
+        if any(isinstance(store, Attention) and isinstance(store.span, Encoder) for store in layer.stores):
+            raise UnsupportedError(
+                f"continuous batching feeds no encoder; layer {index} reads one", hint="Use --cache dynamic or static."
+            )
         if layer.kind not in ACCEPTED or not layer.stores:
             raise UnsupportedError(
                 f"continuous batching knows only full and sliding attention; layer {index} is {layer.kind}",
