@@ -153,12 +153,12 @@ def vllm_graphs(shape: ModelShape, machine: Machine, launch: Launch) -> Part:
     """CUDA graphs; up to 0.20 they sit on top of the utilisation, later an estimate is subtracted."""
     if launch.enforce_eager:
         return Part("cuda_graphs", exactly(0), "exact", "eager mode captures none")
-    low, high = (0.1, 2.4) if shape.moe else (0.03, 1.1)
+    several = launch.tensor_parallel_size > 1
+    high = (5.0 if several else 3.1) if shape.moe else 1.8 if several else 1.1
     if not machine.cuda:
-        low, high = 0, 3.8
-    return _spread(
-        "cuda_graphs", low, high, "captured after the pool" if launch.version < (0, 21) else "estimated by vLLM"
-    )
+        high = max(high, 3.8)
+    why = "captured after the pool" if launch.version < (0, 21) else "estimated by vLLM"
+    return _spread("cuda_graphs", 0.03 if machine.cuda else 0, high, why)
 
 
 def vllm(shape: ModelShape, machine: Machine, weights: Part, launch: Launch) -> Budget:

