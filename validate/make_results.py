@@ -56,13 +56,19 @@ def line(rows: list[dict[str, Any]]) -> Iterator[str]:
         for row in compared:
             moments.setdefault(row["cache"], {})[row["moment"]] = None
         caches = "; ".join(f"{cache} {', '.join(found)}" for cache, found in moments.items())
-        tokens = ", ".join(f"{ctx:,}" for ctx in dict.fromkeys(row["ctx"] for row in compared))
+        tokens = ", ".join(dict.fromkeys(map(length, compared)))
         equal = sum(row["status"] == "equal" for row in compared)
         most = max(row["measured_bytes"] for row in compared if row["moment"] != "pool")
         yield (
             f"| {first['model']} | {first['model_type']} | {first['device']} | {caches} | {tokens} "
             f"| {equal} of {len(compared)} | {most:,} |"
         )
+
+
+def length(row: dict[str, Any]) -> str:
+    """Tokens of a run, and of how many sequences and beams."""
+    copies = row["batch"] * row["num_beams"]
+    return f"{row['ctx']:,}" if copies == 1 else f"{copies} x {row['ctx']:,}"
 
 
 def left_out(rows: list[dict[str, Any]]) -> Iterator[str]:
