@@ -137,7 +137,7 @@ def _context_factor(text: ConfigView) -> float:
     kinds = [given, *(value for value in given.values() if isinstance(value, Mapping))]
     for rope in kinds:
         factor = rope.get("factor")
-        if rope.get("rope_type", rope.get("type", "default")) in SCALED_ALREADY or isinstance(factor, bool):
+        if rope.get("rope_type", rope.get("type", "default")) in SCALED_ALREADY:
             continue
         if isinstance(factor, (int, float)) and 1 <= factor <= 1024:
             return float(factor)

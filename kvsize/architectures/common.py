@@ -90,15 +90,13 @@ def all_full(_cfg: ConfigView, count: int) -> Sequence[str]:
     return ["full_attention"] * count
 
 
-def every(
-    period: int, key: str | None = None, kind: str = "sliding_attention", full: str = "full_attention"
-) -> LayerTypes:
+def every(period: int, key: str = "", kind: str = "sliding_attention", full: str = "full_attention") -> LayerTypes:
     """Each `period`-th layer is full, the others `kind`; `key` may hold another period, or a string such as "LLLG"."""
 
     def rule(cfg: ConfigView, count: int) -> Sequence[str]:
         pattern = cfg.get(key) if key else None
         if isinstance(pattern, str):
-            return _from_letters(cfg, key or "", pattern, count)
+            return _from_letters(cfg, key, pattern, count)
         step = (cfg.maybe(key) if key else None) or period
         return [full if (index + 1) % step == 0 else kind for index in range(count)]
 

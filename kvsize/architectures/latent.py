@@ -29,7 +29,7 @@ def _latents(cfg: ConfigView, entry: Latent | Heads) -> tuple[Layer, ...]:
 
 def mla_or_heads(cfg: ConfigView) -> tuple[Layer, ...]:
     """DeepSeek-V2 repositories also hold models with `use_mla: false`, whose heads are cached in full."""
-    if cfg.get("use_mla") is False or (cfg.given("kv_lora_rank") and cfg.get("kv_lora_rank") is None):
+    if cfg.get("use_mla") is False or cfg.get("kv_lora_rank") is None:
         width = cfg.need("hidden_size") // cfg.need("num_attention_heads")
         return _latents(cfg, Heads(cfg.need("num_key_value_heads"), width, width))
     return mla(cfg)
@@ -56,19 +56,22 @@ def longcat_flash(cfg: ConfigView) -> tuple[Layer, ...]:
 
 def indexer_layers(cfg: ConfigView, count: int, default: Sequence[bool] | None = None) -> Sequence[bool]:
     """Which layers run their own indexer; the others reuse the choice of an earlier one and keep no index keys."""
-    given = cfg.get("indexer_types")
-    if given is None and default is not None:
-        return default
-    if given is None:
-        return _indexers_by_pattern(cfg, count)
-    kinds = cfg.strings("indexer_types") or ()
+    if cfg.get("indexer_types") is not None:
+        return _listed_indexers(cfg, "indexer_types", count)
+    return _indexers_by_pattern(cfg, count) if default is None else default
+
+
+def _listed_indexers(cfg: ConfigView, key: str, count: int) -> Sequence[bool]:
+    kinds = cfg.strings(key) or ()
     if len(kinds) < count or set(kinds) - {"full", "shared"}:
-        raise ConfigError(f"must say full or shared for each of {count} layers", where=cfg.where("indexer_types"))
+        raise ConfigError(f"must say full or shared for each of {count} layers", where=cfg.where(key))
     return [kind == "full" for kind in kinds[:count]]
 
 
 def _indexers_by_pattern(cfg: ConfigView, count: int) -> Sequence[bool]:
-    pattern = cfg.text("index_topk_pattern") if isinstance(cfg.get("index_topk_pattern"), str) else None
+    if isinstance(cfg.get("index_topk_pattern"), list):
+        return _listed_indexers(cfg, "index_topk_pattern", count)
+    pattern = cfg.text("index_topk_pattern")
     if pattern is not None:
         if len(pattern) < count or set(pattern) - {"F", "S"}:
             raise cfg.invalid("index_topk_pattern", f"F or S for each of {count} layers", pattern)

@@ -95,7 +95,7 @@ def unlimited_ocr(cfg: ConfigView) -> tuple[Layer, ...]:
 def cpmant(cfg: ConfigView) -> tuple[Layer, ...]:
     """CPM-Ant: a learned prompt of prompt_length entries stands before every request."""
     width = cfg.need("dim_head")
-    store = Attention(Heads(query_heads(cfg), width, width), extra_tokens=cfg.maybe("prompt_length", at_least=0) or 0)
+    store = Attention(Heads(query_heads(cfg), width, width), extra_tokens=cfg.need("prompt_length", at_least=0))
     return (Layer((store,)),) * cfg.layers()
 
 

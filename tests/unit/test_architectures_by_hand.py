@@ -179,6 +179,18 @@ def test_t5_gemma_s_windows_stop_at_the_encoder():
     assert kinds == list("sssssfs")
 
 
+def test_dia_s_cross_attention_has_heads_of_its_own():
+    decoder = {"num_hidden_layers": 2, "cross_num_key_value_heads": 4, "cross_head_dim": 32}
+    found = geometry({"model_type": "dia", "decoder_config": decoder}).layers
+    assert found == (Layer((Attention(Heads(4, 128, 128)), Attention(Heads(4, 32, 32), Encoder()))),) * 2
+
+
+def test_a_decoder_of_states_alone_has_no_heads_to_read_an_encoder_with():
+    decoder = {"model_type": "mamba", "num_hidden_layers": 2}
+    found = geometry({"model_type": "encoder-decoder", "decoder": decoder}).layers
+    assert [[type(store) for store in layer.stores] for layer in found] == [[Recurrent]] * 2
+
+
 def test_musicgen_s_text_encoder_may_be_left_out():
     decoder = {"model_type": "musicgen_decoder", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 1}
     (layer,) = geometry({"model_type": "musicgen", "decoder": decoder}).layers
@@ -232,6 +244,11 @@ def test_deepseek_v4_s_lists(fields, words):
         layers("deepseek_v4", num_hidden_layers=3, **fields)
 
 
+def test_deepseek_v4_s_layer_types_count_before_its_ratios():
+    (layer,) = layers("deepseek_v4", num_hidden_layers=1, layer_types=["sliding_attention"], compress_ratios=[4])
+    assert layer.kind == "sliding_attention"
+
+
 def test_what_stands_behind_deepseek_v4_s_layers_is_for_drafts():
     assert len(layers("deepseek_v4", num_hidden_layers=3, compress_ratios=[0, 4, 128, 0])) == 3
 
@@ -249,14 +266,20 @@ def test_minimax_m3_s_index_keys_stand_where_the_file_says():
     saved = {"layer_types": ["full_attention", "minimax_m3_sparse"], "index_head_dim": 64}
     assert indexed("minimax_m3_vl_text", num_hidden_layers=2, **saved) == [1]
     assert indexed("minimax_m3_vl_text", num_hidden_layers=4) == []
+    both = {**saved, "sparse_attention_config": {"sparse_attention_freq": [1, 1]}}
+    assert indexed("minimax_m3_vl_text", num_hidden_layers=2, **both) == [1]
+    assert layers("minimax_m3_vl_text", num_hidden_layers=2, **saved)[1].kind == "minimax_m3_sparse"
     assert layers("minimax_m3_vl_text", num_hidden_layers=4, **published)[3].stores[1] == Attention(IndexKey(96))
 
 
 def test_unlimited_ocr_keeps_the_prompt():
     spans = [layer.stores[0].span for layer in layers("unlimited_ocr_text", num_hidden_layers=2)]
     assert spans == [Reference(128)] * 2
-    full = layers("unlimited_ocr_text", num_hidden_layers=1, layer_types=["full_attention"])
-    assert full[0].stores[0].span == Full()
+    kinds = {layer.kind for layer in layers("unlimited_ocr_text")}
+    assert kinds == {"reference_sliding_attention"}
+    for given in ({"layer_types": ["full_attention"]}, {"sliding_window": None}):
+        (full,) = layers("unlimited_ocr_text", num_hidden_layers=1, **given)
+        assert (full.stores[0].span, full.kind) == (Full(), "full_attention")
 
 
 @pytest.mark.parametrize(("fields", "extra"), [({}, 32), ({"prompt_length": 0}, 0), ({"prompt_length": 8}, 8)])
@@ -284,6 +307,7 @@ def test_xlnet_keeps_hidden_states(fields, span):
     [
         ("cpmant", {"dim_head": None}, "$.dim_head"),
         ("cpmant", {"prompt_length": -1}, "$.prompt_length"),
+        ("cpmant", {"prompt_length": None}, "$.prompt_length"),
         ("xlnet", {"mem_len": 0}, "$.mem_len"),
         ("reformer", {"attn_layers": []}, "$.attn_layers"),
         ("blt", {"encoder_config": {"hidden_size": 4, "num_attention_heads": 8, "num_hidden_layers": 1},
@@ -318,6 +342,11 @@ def test_blt_s_byte_level_layers():
 
 
 # -- remote code -------------------------------------------------------------------------------------------------------
+
+
+def test_nemotron_nas_kinds():
+    assert nas(n_heads_in_group=None, no_op=True).kind == "no_attention"
+    assert nas(n_heads_in_group=4, window_length=8).kind == "sliding_attention"
 
 
 def nas(**attention: object) -> Layer:
@@ -382,6 +411,8 @@ def test_chatglm_s_groups():
     sizes = {"num_layers": 2, "kv_channels": 128, "num_attention_heads": 32, "multi_query_group_num": 2}
     assert layers("chatglm", **sizes, multi_query_attention=True)[0].stores[0].entry == Heads(2, 128, 128)
     assert layers("chatglm", **sizes)[0].stores[0].entry == Heads(32, 128, 128)
+    narrow = {"num_layers": 2, "hidden_size": 512, "num_attention_heads": 8}
+    assert layers("chatglm", **narrow)[0].stores[0].entry == Heads(8, 64, 64)
 
 
 def test_qwen_s_heads_are_kv_channels_wide():

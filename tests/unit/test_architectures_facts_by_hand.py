@@ -42,7 +42,7 @@ def test_names_of_sizes():
     bloom = geometry({"model_type": "bloom", "n_embed": 64, "hidden_size": 32, "n_head": 4, "n_layer": 1})
     assert (bloom.hidden_size, bloom.num_attention_heads) == (64, 4)
     bart = geometry({"model_type": "blenderbot", "d_model": 64, "decoder_attention_heads": 4})
-    assert bart.hidden_size == 64
+    assert (bart.hidden_size, bart.num_attention_heads) == (64, 4)
 
 
 @pytest.mark.parametrize(

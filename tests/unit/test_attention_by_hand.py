@@ -17,11 +17,11 @@ def layers(model_type: str, **fields: object) -> tuple[Layer, ...]:
 
 def kinds(model_type: str, count: int, **fields: object) -> str:
     found = layers(model_type, num_hidden_layers=count, **fields)
-    assert all(isinstance(layer.stores[0].span, SPANS[layer.kind[0]]) for layer in found)
+    assert all(isinstance(layer.stores[0].span, SPANS[layer.kind]) for layer in found)
     return "".join(layer.kind[0] for layer in found)
 
 
-SPANS = {"f": Full, "s": Sliding, "c": Chunked}
+SPANS = {"full_attention": Full, "sliding_attention": Sliding, "chunked_attention": Chunked}
 
 WINDOWS = {"use_sliding_window": True, "sliding_window": 64}
 
@@ -123,8 +123,8 @@ def test_what_the_classes_refuse_is_refused(model_type, fields, where):
         ("modernbert-decoder", {"local_attention": 2}, 1),
         ("modernbert-decoder", {"local_attention": 7}, 3),
         ("modernbert-decoder", {"sliding_window": 100}, 100),
-        ("mimo_v2_flash", {"sliding_window": 128}, 128),
-        ("mimo_v2_flash", {"sliding_window_size": 128}, 129),
+        ("mimo_v2_flash", {"sliding_window": 64}, 64),
+        ("mimo_v2_flash", {"sliding_window_size": 64}, 65),
         ("gemma4_text", {"sliding_window": 512, "use_bidirectional_attention": "vision"}, 512),
         ("gemma4_text", {"sliding_window": 512, "use_bidirectional_attention": "all"}, 257),
         ("gemma4_text", {"sliding_window": 513, "use_bidirectional_attention": "all"}, 257),
@@ -191,6 +191,28 @@ def test_dbrx_has_one_kv_head_unless_told(fields, count):
 def test_mimo_s_sliding_heads(fields, full, sliding):
     found = layers("mimo_v2_flash", num_hidden_layers=2, **fields)
     assert [layer.stores[0].entry for layer in found] == [full, sliding]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields", "entry"),
+    [
+        ("gpt2", {"n_embd": 96, "n_head": 4, "head_dim": 8, "num_key_value_heads": 2}, Heads(4, 24, 24)),  # strays
+        ("opt", {"hidden_size": 96, "num_attention_heads": 4, "head_dim": 8}, Heads(4, 24, 24)),
+        ("llama", {**SMALL, "head_dim": 8, "num_key_value_heads": 2}, Heads(2, 8, 8)),
+        ("falcon", {**SMALL, "new_decoder_architecture": True}, Heads(8, 64, 64, broadcast=8)),
+        ("falcon", {**SMALL, "multi_query": False, "num_kv_heads": 2}, Heads(8, 64, 64)),
+        ("RefinedWeb", {**SMALL, "n_layer": 1, "n_head": 8, "n_head_kv": 2, "new_decoder_architecture": True},
+         Heads(2, 64, 64, broadcast=8)),
+    ],
+)  # fmt: skip
+def test_keys_that_the_code_reads(model_type, fields, entry):
+    assert layers(model_type, **fields)[0].stores[0].entry == entry
+
+
+def test_a_feed_forward_layer_keeps_nothing():
+    kinds = ["mlp", "full_attention", "moe"]
+    found = layers("llama", **SMALL, num_hidden_layers=3, layer_types=kinds)
+    assert [(layer.kind, len(layer.stores)) for layer in found] == [("mlp", 0), ("full_attention", 1), ("moe", 0)]
 
 
 # -- counts of layers --------------------------------------------------------------------------------------------------

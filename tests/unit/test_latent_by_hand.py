@@ -31,6 +31,7 @@ def indexed(model_type: str, **fields: object) -> list[int]:
         ({"index_topk_freq": 2, "index_skip_topk_offset": 3}, [0, 1, 2, 4, 6]),
         ({"index_topk_pattern": "FSSSFSSS"}, [0, 4]),
         ({"index_topk_pattern": "SFSSSSSSFF"}, [1]),  # a pattern may run on over the MTP layers
+        ({"index_topk_pattern": ["shared"] * 7 + ["full"] * 2}, [7]),  # a list was passed over: all eight
         ({"index_topk_pattern": "FFFFFFFF", "indexer_types": ["shared"] * 7 + ["full"] * 2}, [7]),
     ],
 )
@@ -46,6 +47,8 @@ def test_glm_5_s_indexers(fields, own):
         ("glm_moe_dsa", {"num_hidden_layers": 3, "index_topk_pattern": ""}, "$.index_topk_pattern"),
         ("glm_moe_dsa", {"num_hidden_layers": 3, "indexer_types": ["full", "full", "none"]}, "$.indexer_types"),
         ("glm_moe_dsa", {"num_hidden_layers": 3, "indexer_types": []}, "$.indexer_types"),
+        ("glm_moe_dsa", {"num_hidden_layers": 3, "index_topk_pattern": ["F", "F", "F"]}, "$.index_topk_pattern"),
+        ("glm_moe_dsa", {"num_hidden_layers": 3, "index_topk_pattern": 3}, "$.index_topk_pattern"),
         ("glm_moe_dsa", {"index_topk_freq": -1}, "$.index_topk_freq"),
         ("deepseek_v3", {"qk_rope_head_dim": -1}, "$.qk_rope_head_dim"),
         ("dots3_note_text", {"num_hidden_layers": 1, "layer_types": ["chunked_attention"]}, "$.layer_types"),
@@ -60,6 +63,10 @@ def test_lists_that_fit_no_model_are_refused(model_type, fields, where):
     with pytest.raises(ConfigError) as caught:
         layers(model_type, **fields)
     assert caught.value.where == where
+
+
+def test_a_list_counts_before_hunyuan_4_s_rule():
+    assert indexed("hy_v4", num_hidden_layers=3, indexer_types=["shared", "full", "full"]) == [1, 2]
 
 
 def test_deepseek_v3_2_s_kinds():
@@ -128,6 +135,20 @@ def test_dots_note_s_layers_as_saved():
     assert found[0].stores == (latent,)
     assert found[1].stores == (Attention(Latent(256, 64, Heads(128, 192, 128)), Sliding(100)),)
     assert found[2].stores == (latent, Attention(IndexKey(128), format="float32"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "entry"),
+    [
+        ({}, Latent(1024, 64, Heads(64, 256, 128))),
+        ({"swa_qk_rope_head_dim": 32}, Latent(1024, 32, Heads(64, 224, 128))),
+        ({"swa_head_dim": 200}, Latent(1024, 8, Heads(64, 200, 128))),
+        ({"swa_head_dim": 200, "swa_qk_rope_head_dim": 32}, Latent(1024, 32, Heads(64, 224, 128))),
+    ],
+)
+def test_dots_note_s_windows(fields, entry):
+    (store,) = layers("dots3_note_text", num_hidden_layers=3, **fields)[2].stores
+    assert store == Attention(entry, Sliding(512))
 
 
 # -- Mistral Large 4 ---------------------------------------------------------------------------------------------------

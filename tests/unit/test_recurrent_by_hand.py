@@ -18,8 +18,13 @@ def layers(model_type: str, **fields: object) -> tuple[Layer, ...]:
     return geometry({"model_type": model_type, **fields}).layers
 
 
+KINDS = {"linear_attention", "full_attention", "sliding_attention", "indexed_attention", "hybrid", "conv", "mlp", "moe"}
+
+
 def kinds(model_type: str, count: int, **fields: object) -> str:
-    return "".join(layer.kind[0] for layer in layers(model_type, num_hidden_layers=count, **fields))
+    found = layers(model_type, num_hidden_layers=count, **fields)
+    assert {layer.kind for layer in found} <= KINDS
+    return "".join(layer.kind[0] for layer in found)
 
 
 def states(model_type: str, index: int = 0, **fields: object) -> list[tuple[int, ...]]:
@@ -51,6 +56,10 @@ def states(model_type: str, index: int = 0, **fields: object) -> list[tuple[int,
          [(2 * 2 * 16 + 8 * 128, 4), (8, 16, 128)]),
         ("olmo_hybrid", {"hidden_size": 64, "linear_num_key_heads": 2, "linear_num_value_heads": 4},
          [(2 * 2 * 24 + 4 * 48, 4), (4, 24, 48)]),
+        ("olmo_hybrid", {"linear_key_head_dim": 16, "linear_value_head_dim": 8, "num_attention_heads": 4},
+         [(2 * 4 * 16 + 4 * 8, 4), (4, 16, 8)]),
+        ("glm5_next_text", {"linear_attn_config": {"num_heads": 2, "head_dim": 64, "short_conv_kernel_size": 3}},
+         [(3 * 2 * 64, 3), (2, 64, 64)]),
         ("kimi_linear", {"linear_num_heads": 4}, [(3 * 4 * 128, 4), (4, 128, 128)]),
         ("kimi_linear", {"linear_attn_config": {"num_heads": 2, "head_dim": 64, "short_conv_kernel_size": 3}},
          [(3 * 2 * 64, 3), (2, 64, 64)]),
@@ -71,6 +80,59 @@ def states(model_type: str, index: int = 0, **fields: object) -> list[tuple[int,
 def test_shapes(model_type, fields, shapes):
     index = {"minimax": 1}.get(model_type, 0)
     assert states(model_type, index, **fields) == shapes
+
+
+@pytest.mark.parametrize(
+    ("model_type", "kind", "roles", "layer"),
+    [
+        ("mamba", "mamba", "cr", "linear_attention"),
+        ("mamba2", "mamba2", "cr", "linear_attention"),
+        ("jamba", "mamba", "cr", "linear_attention"),
+        ("bamba", "mamba2", "cr", "linear_attention"),
+        ("falcon_h1", "mamba2", "cr", "hybrid"),
+        ("nemotron_h", "mamba2", "cr", "linear_attention"),
+        ("zamba", "mamba", "cr", "linear_attention"),
+        ("zamba2", "mamba2", "cr", "linear_attention"),
+        ("qwen3_next", "gated_delta", "cr", "linear_attention"),
+        ("olmo_hybrid", "gated_delta", "cr", "linear_attention"),
+        ("qwen4_exp_text", "gated_delta", "cr", "linear_attention"),
+        ("kimi_linear", "kda", "cr", "linear_attention"),
+        ("bailing_hybrid", "kda", "cr", "linear_attention"),
+        ("glm5_next_text", "kda", "cr", "linear_attention"),
+        ("lfm3", "short_conv", "c", "conv"),
+        ("inkling_text", "short_conv", "cccc", "hybrid_sliding"),
+        ("zaya", "short_conv", "cr", "hybrid"),
+        ("recurrent_gemma", "rg_lru", "cr", "linear_attention"),
+        ("rwkv", "rwkv", "ccrrr", "linear_attention"),
+        ("xlstm", "mlstm", "rrr", "linear_attention"),
+    ],
+)
+def test_roles_of_states(model_type, kind, roles, layer):
+    first = layers(model_type)[0]
+    (found,) = [store for store in first.stores if isinstance(store, Recurrent)]
+    assert (found.kind, [state.role for state in found.states], first.kind) == (
+        kind,
+        [{"c": "conv", "r": "recurrent"}[role] for role in roles],
+        layer,
+    )
+
+
+def test_other_kinds_of_layers():
+    second = layers("minimax", num_hidden_layers=2)[1]
+    assert (second.kind, second.stores[0].kind, second.stores[0].states[0].role) == (
+        "linear_attention",
+        "lightning",
+        "recurrent",
+    )
+    assert [layers("zamba")[2].kind, layers("zamba2")[6].kind] == ["hybrid", "hybrid"]
+    assert {layer.kind for layer in layers("kimi_linear")} == {"linear_attention", "full_attention"}
+    assert layers("recurrent_gemma")[2].kind == "sliding_attention"
+    assert layers("qwen4_exp_text")[3].kind == layers("glm5_next_text")[3].kind == "indexed_attention"
+
+
+def test_attention_alone_needs_no_states():
+    listed = {"num_hidden_layers": 1, "layer_types": ["full_attention"], "mamba_expand": None}
+    assert layers("jamba", **listed) == (Layer((Attention(Heads(8, 128, 128)),)),)
 
 
 def test_formats_and_kinds_of_states():
@@ -107,7 +169,7 @@ def test_xlstm_s_layers(fields, count):
         ("jamba", 5, {"attn_layer_period": 3, "attn_layer_offset": 2}, "llfll"),
         ("bamba", 4, {"attn_layer_indices": [0, 2]}, "flfl"),
         ("bamba", 2, {}, "ll"),
-        ("bamba", 3, {"layer_types": ["mamba", "attention", "mlp"]}, "lfm"),
+        ("bamba", 4, {"layer_types": ["mamba", "attention", "mlp", "moe"]}, "lfmm"),
         ("granitemoehybrid", 3, {}, "lll"),
         ("zamba", 9, {"attn_layer_period": 3, "attn_layer_offset": 0}, "llhhllhll"),
         ("zamba", 9, {}, "llhllllhl"),
@@ -130,6 +192,7 @@ def test_xlstm_s_layers(fields, count):
         ("minimax", 2, {"attn_type_list": [0, 0]}, "fl"),  # a key of the remote class alone
         ("minimax", 2, {"layer_types": ["linear_attention", "full_attention"]}, "lf"),
         ("qwen4_exp_text", 5, {}, "lllil"),
+        ("qwen4_exp_text", 4, {"full_attention_interval": 2}, "lili"),
         ("qwen4_exp_text", 2, {"layer_types": ["full_attention", "linear_attention"]}, "il"),
         ("recurrent_gemma", 4, {}, "llsl"),
         ("recurrent_gemma", 3, {"block_types": ["attention", "recurrent"]}, "sls"),
@@ -248,6 +311,11 @@ def test_inkling_lists_its_windows():
         "hybrid_sliding",
         "hybrid",
     ]
+
+
+def test_inkling_2_lists_none():
+    found = layers("inkling2_text", num_hidden_layers=7, local_layer_ids=[5])  # no key of that class
+    assert [layer.kind == "hybrid" for layer in found] == [False] * 5 + [True, False]
 
 
 def test_zaya_s_windows():
