@@ -145,6 +145,16 @@ class BudgetDoc:
 
 
 @dataclass(frozen=True, slots=True)
+class RankDoc:
+    """One GPU, or each rank of one stage: its hidden layers, first and last (null: none), their weights and cache."""
+
+    name: str
+    layers: list[int] | None
+    weights: RangeDoc
+    cache_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class AdviceDoc:
     """One change that makes it fit, computed: what it leaves free and what it costs."""
 
@@ -159,7 +169,8 @@ class FitDoc:
     """`kvsize fit`: the verdict on one rank, and what it stands on.
 
     `verdict`: fits, tight (only at the kind end of the estimates), does_not_fit, unknown (with `reason`). `max_ctx` and
-    `max_batch` count what fits for certain. `solved` is what --solve asked for.
+    `max_batch` count what fits for certain. `ranks` is empty where all hold as much. `solved` is what --solve asked
+    for.
     """
 
     schema: Literal["kvsize.fit/1"]
@@ -173,6 +184,7 @@ class FitDoc:
     parallel: ParallelDoc
     cache: CacheDoc
     budget: BudgetDoc | None
+    ranks: list[RankDoc]
     headroom_bytes: RangeDoc | None
     max_ctx: int | None
     max_batch: int | None

@@ -8,6 +8,7 @@ from kvsize.build import cache_doc, engine_settings, model_doc
 from kvsize.deployment.advice import Advice
 from kvsize.deployment.budget import Budget, Part
 from kvsize.deployment.judge import Case, Outcome, on_one_replica, sized
+from kvsize.deployment.spread import Share
 from kvsize.errors import UnsupportedError
 from kvsize.ranges import Range
 from kvsize.report import (
@@ -20,6 +21,7 @@ from kvsize.report import (
     FormatDoc,
     ParallelDoc,
     RangeDoc,
+    RankDoc,
     UseDoc,
     WorkloadDoc,
 )
@@ -45,13 +47,14 @@ def fit_doc(files: ModelFiles, outcome: Outcome, advice: list[Advice], solved: d
         parallel=ParallelDoc(case.layout.tensor, case.layout.pipeline, case.layout.data, case.layout.expert),
         cache=_cache(outcome),
         budget=None if outcome.budget is None else _budget(outcome.budget, outcome.need_bytes),
+        ranks=_ranks(outcome),
         headroom_bytes=None if outcome.headroom is None else _range(outcome.headroom),
         max_ctx=found.max_tokens if found else None,
         max_batch=found.max_sequences if found else None,
         solved=solved,
         advice=[AdviceDoc(a.what, a.flags, _range(a.headroom), a.cost) for a in advice],
         assumptions=assumptions(outcome),
-        notes=[*_spread_note(outcome), *case.geometry.notes, *size.notes, *_weight_notes(case)],
+        notes=[*_hosted(outcome), *case.geometry.notes, *size.notes, *_weight_notes(case)],
     )
 
 
@@ -63,16 +66,23 @@ def assumptions(outcome: Outcome) -> list[str]:
     return lines
 
 
-def _spread_note(outcome: Outcome) -> tuple[str, ...]:
-    """Where layers lie, if not all of them on one GPU."""
-    held = [share.layers for share in outcome.shares if share.layers is not None]
-    count = len(outcome.size.layers)
-    if len(held) < 2 and (not held or held[0].start == 0):
-        return ()
-    spans = [f"{own.start} to {min(own.stop, count) - 1}" if own.start < count and own else "none" for own in held]
-    hosted = f"; layers 0 to {held[0].start - 1} and their cache stay in host memory" if held[0].start else ""
-    which = "layers on each GPU" if len(held) > 1 else "layers on the GPU"
-    return (f"{which}: {', '.join(spans)}; the output on the last{hosted}",)
+def _ranks(outcome: Outcome) -> list[RankDoc]:
+    """What each stage or GPU holds, where that differs."""
+    kind = "stage" if outcome.case.layout.pipeline > 1 else "GPU"
+    ranks = [_rank(f"{kind} {number}", share, outcome) for number, share in enumerate(outcome.shares, start=1)]
+    return ranks if len({(r.weights.low, r.weights.high, r.cache_bytes) for r in ranks}) > 1 else []
+
+
+def _rank(name: str, share: Share, outcome: Outcome) -> RankDoc:
+    own = (share.layers or range(0))[: max(len(outcome.size.layers) - (share.layers or range(0)).start, 0)]
+    held = sum(outcome.size.layers[index].held - outcome.size.layers[index].host for index in own)
+    return RankDoc(name, [own[0], own[-1]] if own else None, _range(share.weights.bytes), held)
+
+
+def _hosted(outcome: Outcome) -> tuple[str, ...]:
+    """Which layers stay in host memory."""
+    first = outcome.shares[0].layers.start if outcome.shares and outcome.shares[0].layers else 0
+    return (f"layers 0 to {first - 1} and their cache stay in host memory",) if first else ()
 
 
 def _weight_notes(case: Case) -> tuple[str, ...]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 from kvsize.deployment.budget import Budget, Launch, Machine, Part, budget, vllm_steps
 from kvsize.deployment.plan import Capacity, Question, Verdict, capacity, largest, verdict
-from kvsize.deployment.spread import Share, fullest, need, part_of, shares
+from kvsize.deployment.spread import Share, fullest, heaviest, need, part_of, shares
 from kvsize.engines import CacheSize, Workload, load_engine
 from kvsize.errors import KvsizeError, UnsupportedError
 from kvsize.geometry import Geometry
@@ -20,7 +21,8 @@ from kvsize.gpus import GpuSet
 from kvsize.ranges import Range, exactly
 from kvsize.shape import ModelShape
 from kvsize.weights import UnknownWeights, Weights, as_loaded
-from kvsize.weights.ranks import beside, per_rank
+from kvsize.weights.ranks import Layout as Ranks
+from kvsize.weights.ranks import beside, partition, per_stage
 
 # Engines that cut a budget into blocks beforehand, and can be asked what it holds.
 POOLED = ("vllm", "sglang", "trtllm")
@@ -92,7 +94,7 @@ def judge(case: Case) -> Outcome:
     if isinstance(case.weights, UnknownWeights):
         return Outcome(case, size, needed(case, size, WHOLE))
     held = shares_of(case, case.weights)
-    share = fullest(size, held, at_peak=at_peak(case))
+    share = heaviest(held) if case.engine in POOLED else fullest(size, held, at_peak=at_peak(case))
     budget = drawn(case, share, size, tokens * sequences)
     return Outcome(case, size, needed(case, size, share), verdict(question(case, held)), shares=held, budget=budget)
 
@@ -201,7 +203,7 @@ def at_peak(case: Case) -> bool:
 def holds(case: Case, held: tuple[Share, ...], tokens: int, sequences: int, *, kind: bool) -> bool:
     """Whether the engine keeps that many requests, at the kind or at the unkind end of what is estimated."""
     if case.engine in POOLED:
-        return _pooled(case, held[0], tokens, sequences, kind=kind)
+        return _pooled(case, heaviest(held), tokens, sequences, kind=kind)
     try:
         size = sized(case, tokens, sequences)
     except UnsupportedError:  # a longer request than it serves
@@ -226,7 +228,7 @@ def _pool_holds(case: Case, tokens: int, sequences: int, cache_bytes: int) -> bo
 
 
 def shares_of(case: Case, weights: Weights) -> tuple[Share, ...]:
-    """Weights of the fullest rank; of each GPU, where an engine spreads layers.
+    """Weights of a rank of each stage, at their fullest; of each GPU, where an engine spreads layers.
 
     Servers load 32-bit checkpoints as 16 bits, and hold more beside the weights of a checkpoint.
     """
@@ -239,10 +241,15 @@ def shares_of(case: Case, weights: Weights) -> tuple[Share, ...]:
         share = Range(-(-weights.total_bytes // (layout.tensor * layout.pipeline)), weights.total_bytes)
         return (Share(part_of(weights, share)),)
     loaded = as_loaded(weights, case.config, served_dtype(geometry.dtype))
-    share = per_rank(loaded, case.config, tp=layout.tensor, pp=layout.pipeline, ep=layout.expert)
+    stages = per_stage(loaded, case.config, tp=layout.tensor, pp=layout.pipeline, ep=layout.expert)
     if weights.evidence != "assumed":
-        share += beside(case.config, share.high)
-    return (Share(part_of(weights, share)),)
+        stages = tuple(stage + beside(case.config, stage.high) for stage in stages)
+    if len(stages) == 1:
+        return (Share(part_of(weights, stages[0])),)
+    ends = accumulate(partition(len(geometry.layers), Ranks(pipeline=layout.pipeline)), initial=0)
+    return tuple(
+        Share(part_of(weights, stage), range(*ends)) for stage, ends in zip(stages, pairwise(ends), strict=True)
+    )
 
 
 def served_dtype(stated: str | None) -> str:

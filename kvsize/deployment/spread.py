@@ -97,6 +97,11 @@ def need(size: CacheSize, share: Share, *, at_peak: bool) -> int:
     return max(held, after_prefill) + size.transient_bytes
 
 
+def heaviest(held: tuple[Share, ...]) -> Share:
+    """The GPU with the most weights."""
+    return max(held, key=lambda share: share.weights.bytes.high)
+
+
 def fullest(size: CacheSize, held: tuple[Share, ...], *, at_peak: bool) -> Share:
     """The GPU that this workload fills first."""
     return max(held, key=lambda share: share.weights.bytes.high + need(size, share, at_peak=at_peak))

@@ -23,6 +23,7 @@ def page(document: FitDoc, view: View, extra: Any = None) -> list[Line]:  # noqa
     lines = [*_verdict(document, view), *_what(document, view), []]
     if document.budget is not None:
         lines += _budget(document, document.budget, view)
+    lines += _ranks(document, view)
     lines += _room(document, view)
     lines += _advice(document, view)
     for note in document.notes:
@@ -89,6 +90,19 @@ def _budget(document: FitDoc, budget: BudgetDoc, view: View) -> list[Line]:
         cells = f"{name.replace('_', '-'):<12}  {_figures(value, unit):>{width}}   "
         line: Line = [(INDENT, ""), (cells, ""), (f"{evidence:<8}", "dim")]
         lines += beside(line, why, view, gap=2)
+    return [*lines, []]
+
+
+def _ranks(document: FitDoc, view: View) -> list[Line]:
+    """A line for each stage or GPU, where they differ."""
+    if not document.ranks:
+        return []
+    unit = unit_for([max(rank.weights.high for rank in document.ranks)], exact=view.exact)
+    lines: list[Line] = []
+    for rank in document.ranks:
+        layers = f"layers {rank.layers[0]} to {rank.layers[1]}" if rank.layers else "no layers"
+        text = f"weights {_figures(rank.weights, unit)} · cache of them {unit.number(rank.cache_bytes)} {unit.name}"
+        lines += labelled(rank.name, f"{layers} · {text}", view)
     return [*lines, []]
 
 

@@ -229,7 +229,7 @@ def test_a_file_is_asked_of_the_engine_that_reads_it(tmp_path, capsys):
 
 def fitted(capsys, path, *words):
     gpu = () if "--gpu" in words else ("--gpu", "24GiB")
-    code = run(["fit", str(path), *gpu, "--ctx", "1k", "--json", *words])
+    code = run(["fit", str(path), *gpu, "--ctx", "1k", "--json", "--offline", *words])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -250,3 +250,26 @@ def test_a_config_that_counts_layers_otherwise_leaves_a_wide_range():
     first, second = held(Weights(1_000_000, "derived", "recorded"), 2, config=LLAMA, layers=(6, 0))
     assert first.low < 200_000
     assert second.high > 900_000
+
+
+def test_each_gpu_is_listed_where_they_differ(capsys):
+    words = ("meta-llama/Llama-3.1-70B", "--engine", "llama.cpp", "--weights", "40GiB", "--ctx", "8k")
+    code, found = fitted(capsys, *words, "--gpu", "3x24GiB", "--n-gpu-layers", "60")
+    assert code == 0
+    assert [(rank["name"], rank["layers"]) for rank in found["ranks"]] == [
+        ("GPU 1", [21, 40]),
+        ("GPU 2", [41, 60]),
+        ("GPU 3", [61, 79]),
+    ]
+    assert [rank["cache_bytes"] for rank in found["ranks"]] == [n * 2 * 8 * 128 * 2 * 8192 for n in (20, 20, 19)]
+    assert found["notes"][0] == "layers 0 to 20 and their cache stay in host memory"
+    assert fitted(capsys, *words, "--gpu", "64GiB")[1]["ranks"] == []
+
+
+def test_each_stage_is_listed_where_they_differ(capsys):
+    words = ("deepseek-ai/DeepSeek-V3", "--gpu", "16xh200", "--pp", "2")
+    _, found = fitted(capsys, *words)
+    assert [(rank["name"], rank["layers"]) for rank in found["ranks"]] == [("stage 1", [0, 30]), ("stage 2", [31, 60])]
+    assert [rank["cache_bytes"] for rank in found["ranks"]] == [n * 576 * 2 * 1024 for n in (31, 30)]
+    assert found["budget"]["weights"]["high"] == max(rank["weights"]["high"] for rank in found["ranks"])
+    assert fitted(capsys, "meta-llama/Llama-3.1-405B", "--gpu", "16xh100", "--pp", "2")[1]["ranks"] == []
