@@ -34,9 +34,12 @@ ROWS: Mapping[str, str] = {
     "config": "errors geometry",
     "deployment.advice": "deployment.judge engines errors geometry gpus ranges",
     "deployment.budget": "engines errors ranges shape",
-    "deployment.case": "architectures deployment.budget deployment.judge engines errors geometry gpus shape source weights",
+    "deployment.case": (
+        "architectures deployment.budget deployment.judge engines errors geometry gpus shape source weights"
+    ),
     "deployment.document": (
-        "build deployment.advice deployment.budget deployment.judge deployment.spread errors ranges report source weights"
+        "build deployment.advice deployment.budget deployment.judge deployment.spread errors ranges "
+        "report source weights"
     ),
     "deployment.judge": (
         "deployment.budget deployment.plan deployment.spread engines errors geometry gpus ranges shape weights"
