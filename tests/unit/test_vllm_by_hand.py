@@ -110,6 +110,7 @@ def test_a_hybrid_s_block_covers_the_widest_states_with_the_widest_attention():
         ("full attention", 6144),
     ]
     assert sorted(group.block_tokens for group in found.groups) == [48, 48, 48, 96]
+    assert found.block_size == 48
 
 
 @pytest.mark.parametrize(("caching", "block"), [(True, 16), (False, 8192)])
@@ -412,6 +413,19 @@ def test_what_releases_print(version, tokens, concurrency):
     assert found.max_concurrency == pytest.approx(concurrency, rel=1e-3)
 
 
+def test_older_releases_print_the_tokens_of_all_context_parallel_ranks():
+    options = {"version": "0.20.0", "tensor_parallel_size": 8, "decode_context_parallel_size": 8}
+    found = size(model(MLA, kind="deepseek_v3"), kv_memory=GIB, **options).pool
+    assert found.tokens == GIB // (16 * 1152) * 16 * 8
+
+
+@pytest.mark.parametrize(("window", "blocks"), [(1025, 1088 + 1), (1026, 1089 + 1)])
+def test_blocks_of_a_window(window, blocks):
+    """16,384 tokens in flight behind the window's others, and one block more."""
+    found = size(model(Layer((Attention(Heads(8, 128, 128), Sliding(window)),))), 65_536, kv_memory=8 * GIB)
+    assert found.pool.request_blocks == blocks
+
+
 @pytest.mark.parametrize(("given", "block"), [(None, 16), (32, 32)])
 def test_an_encoders_pool_has_its_null_block(given, block):
     found = size(model(FULL, kind="bert", max_tokens=512), 512, kv_memory=GIB, block_size=given)
@@ -570,7 +584,14 @@ CASES = [
     (model(mamba(64), FULL, kind="jamba"), {}, STATE, "a request: 2 (prefix caching keeps more than the one in use)"),
     (model(mamba(64), FULL, kind="jamba"), {"num_speculative_tokens": 3}, STATE, "a request: 5 (prefix caching"),
     (model(mamba(64), FULL, kind="jamba"), {"enable_prefix_caching": False}, "prefix caching keeps", None),
+    (
+        model(mamba(64), FULL, kind="jamba"),
+        {"enable_prefix_caching": False, "num_speculative_tokens": 3},
+        "prefix caching keeps",
+        None,
+    ),
     (model(mamba(64), FULL, kind="jamba"), {}, PADDED, "a block is 16 tokens"),
+    (model(Layer((Recurrent("mamba", (State("recurrent", (32_768,)),)),)), FULL, kind="jamba"), {}, PADDED, None),
     (model(mamba(64), FULL, kind="jamba"), {}, PADDED, "states of 2,432 bytes; states are filled up to 65,536"),
     (model(mamba(64), kind="mamba"), {}, PADDED, None),
     (model(*[FULL] * 5), {"kv": "turboquant_k8v4"}, TURBO, "the first two and the last two layers in bfloat16"),

@@ -51,7 +51,7 @@ def _ranks(geometry: Geometry, plan: Plan, setup: Setup) -> Iterator[str]:
 def _slots(plan: Plan) -> Iterator[str]:
     widest = max(len(group.caches) for group in plan.groups)
     empty = sum(widest - len(group.caches) for group in plan.groups)
-    if len(plan.groups) > 1 and empty:
+    if empty:
         yield (
             f"{len(plan.groups)} groups of {widest} layer slots share one pool of blocks; slots without a layer, which "
             f"are paid for: {empty}"

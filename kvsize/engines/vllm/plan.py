@@ -6,6 +6,7 @@ v1/core/kv_cache_planning.py get_kv_cache_configs.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from math import lcm
 from typing import assert_never
@@ -38,7 +39,7 @@ class Plan:
     @property
     def block_bytes(self) -> int:
         """Bytes of one block id on the stage that pays most for it."""
-        return max((stage.block_bytes for stage in self.stages), default=0)
+        return max(stage.block_bytes for stage in self.stages)
 
     @property
     def step_tokens(self) -> int:
@@ -69,7 +70,7 @@ def request_blocks(group: CacheGroup, tokens: int, setup: Setup, encoder_tokens:
     """Block ids that vLLM sets aside for one request; `encoder_tokens` None is the most that one may bring."""
     if group.spec.kind == "cross" and encoder_tokens is not None:
         return _ceil(min(encoder_tokens, group.spec.reach), group.spec.block_size)
-    return max(_blocks(cache.spec, tokens, setup) for cache in group.caches)
+    return _blocks(group.spec, tokens, setup)
 
 
 def _blocks(spec: Spec, tokens: int, setup: Setup) -> int:
@@ -173,9 +174,8 @@ def _check_fit(plan: Plan, setup: Setup, budget: int, request: int) -> None:
 
 def _longest(plan: Plan, setup: Setup, stage: Stage, usable: int) -> int:
     """The longest request that fits (0: none); requests only grow with their tokens."""
-    low, high = 0, setup.max_model_len
-    while low < high:
-        middle = (low + high + 1) // 2
-        blocks = sum(request_blocks(group, middle, setup) for group in plan.groups)
-        low, high = (middle, high) if blocks * stage.block_bytes <= usable else (low, middle - 1)
-    return low
+
+    def taken(tokens: int) -> int:
+        return sum(request_blocks(group, tokens, setup) for group in plan.groups) * stage.block_bytes
+
+    return bisect_right(range(1, setup.max_model_len + 1), usable, key=taken)
