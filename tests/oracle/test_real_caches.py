@@ -199,6 +199,18 @@ def test_what_a_real_generate_leaves(models, name, cache):
     assert found.measured.tensors >= 2
 
 
+def test_states_are_weighed_after_a_step():
+    """RecurrentGemma's are bfloat16 after the prefill and float32 after a step: 2 x 64 x 2 bytes were missing."""
+    raw = {"model_type": "recurrent_gemma", **TINY, "num_hidden_layers": 3, "lru_width": 64, "num_key_value_heads": 1}
+    raw |= {"attention_window_size": WINDOW, "block_types": ["recurrent", "recurrent", "attention"]}
+    found = subject(read_config(raw), "bfloat16", ("meta",))
+    for run in (Run("dynamic", 13, 1, "prefill"), Run("dynamic", 13, 1), Run("static", 13, 1)):
+        result = judge(geometry(raw), Bench(found), run, RELEASE)
+        assert (result.status, result.reason) == ("equal", None)
+    early, late = (sum(x.storage for x in weigh(found.feed(plan), found.model)) for plan in ((6,), (5, 1)))
+    assert late - early == 2 * 64 * 2
+
+
 # -- continuous batching -----------------------------------------------------------------------------------------------
 
 PAGED = {
