@@ -223,6 +223,12 @@ def test_layers_that_draft(drafted, method, layers):
     assert found.overhead_bytes == layers * 8192 * 1152
 
 
+def test_a_draft_is_like_the_last_layer():
+    narrow = Layer((Attention(Latent(256, 64, Heads(128, 192, 128))),))
+    options = {"num_speculative_tokens": 1, "speculative_method": "mtp"}
+    assert size(model(MLA, narrow, kind="deepseek_v3"), **options).overhead_bytes == 8192 * 320 * 2
+
+
 @pytest.mark.parametrize(
     ("count", "packed"), [(1, "1"), (2, "00"), (3, "010"), (4, "0000"), (5, "00100"), (6, "001100")]
 )
@@ -493,6 +499,10 @@ TWO_COUNTS = model(FULL, HALF, num_attention_heads=24)
         (TWO_COUNTS, 64, {"tensor_parallel_size": 8, "decode_context_parallel_size": 2}, "leave 1 copies"),
         (TWO_COUNTS, 64, {"tensor_parallel_size": 24, "decode_context_parallel_size": 2}, "leave 3 copies"),
         (model(MLA, WINDOW, kind="deepseek_v3"), 64, {}, "cannot pad a latent's page"),
+        (model(FULL, Layer(kind="no_cache")), 64, {}, "a model without a cache"),
+        (model(Layer((Attention(Heads(8, 128, 128), extra_tokens=32),))), 64, {}, "a cache of its own kind"),
+        (model(Layer((Attention(Heads(8, 128, 128), expanded_view=True),))), 64, {}, "a cache of its own kind"),
+        (model(Layer((Attention(Heads(8, 128, 128), format="int64"),))), 64, {}, "a cache of its own kind"),
     ],
 )
 def test_refused(geometry, tokens, options, words):

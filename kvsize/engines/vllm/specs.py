@@ -95,7 +95,7 @@ def caches(geometry: Geometry, setup: Setup) -> tuple[Cache, ...]:
 
 def _drafted(found: list[Cache], setup: Setup) -> Iterator[Cache]:
     """MTP layers: as the last layer with attention, on the last pipeline stage."""
-    last = max((cache.layer for cache in found if cache.spec.kind != "states"), default=0)
+    last = max((cache.layer for cache in found if cache.spec.kind != "states"), default=None)
     for _ in range(setup.draft_layers):
         yield from (replace(cache, layer=DRAFTED) for cache in found if cache.layer == last)
 
@@ -193,9 +193,9 @@ def heads_per_rank(count: int, tp: int, geometry: Geometry) -> int:
     Raises:
         UnsupportedError: neither divides the other.
     """
-    if count >= tp and count % tp == 0:
+    if count % tp == 0:
         return count // tp
-    if count < tp and tp % count == 0 and geometry.model_type not in models.NO_HEAD_REPLICATION:
+    if tp % count == 0 and geometry.model_type not in models.NO_HEAD_REPLICATION:
         return 1
     raise UnsupportedError(
         f"vLLM cannot split {count} KV heads over {tp} ranks", hint="Choose a --tensor-parallel-size that divides them."
@@ -213,7 +213,7 @@ def _span(span: Span, geometry: Geometry, setup: Setup) -> tuple[Kind, int]:
         case Encoder(tokens=tokens):
             if geometry.model_type not in models.CROSS_ATTENDING:
                 raise _no_rule(geometry, "it attends to an encoder")
-            return "cross", max(setup.batch_tokens, tokens or 0)
+            return "cross", setup.batch_tokens if tokens is None else max(setup.batch_tokens, tokens)
         case _ as never:
             assert_never(never)
 
