@@ -194,6 +194,30 @@ def test_values_are_shown_in_at_most_48_characters(value, shown):
     assert [read.value for read in seen.reads.values()] == [shown]
 
 
+@pytest.mark.parametrize(("key", "origin"), [("n_layer", "config"), ("num_hidden_layers", "alias")])
+def test_where_a_value_came_from(key, origin):
+    seen = view(n_layer=3)
+    assert seen.get(key) == 3
+    assert [read.origin for read in seen.reads.values()] == [origin]
+
+
+@pytest.mark.parametrize(
+    "key", ["state_size", "ssm_cfg", "d_mamba", "conv_size", "kv_lora_rank", "window_size", "linear_heads"]
+)
+def test_an_unknown_type_shows_the_keys_that_tell_of_its_cache(key):
+    with pytest.raises(UnknownArchitectureError) as caught:
+        geometry({"model_type": "zzz", "vocab_size": 9, key: 3})
+    assert caught.value.hint.splitlines()[0] == f"It saw: {key} 3"
+
+
+@pytest.mark.parametrize(("outer", "count"), [({}, 2), ({"num_hidden_layers": 3}, 3)])
+def test_a_text_only_type_around_a_text_config(outer, count):
+    """Ministral 3 is published so."""
+    text = {**LLAMA, "model_type": "ministral3", "num_hidden_layers": 2}
+    found = geometry({"model_type": "ministral3", "text_config": text, **outer})
+    assert len(found.layers) == count
+
+
 def test_an_unknown_type_shows_eight_fields_and_three_names():
     raw = {"model_type": "lama", **{f"conv_{index}": index for index in range(9)}}
     with pytest.raises(UnknownArchitectureError) as caught:

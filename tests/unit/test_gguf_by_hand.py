@@ -113,7 +113,8 @@ def test_layers_without_heads_keep_nothing():
     ],
 )
 def test_the_most_heads_of_any_layer(given, heads):
-    assert model("mamba", {**SSM, **given}).num_attention_heads == heads
+    found = model("mamba", {**SSM, **given})
+    assert (found.num_attention_heads, found.hidden_size, found.max_tokens) == (heads, 64, None)
 
 
 @pytest.mark.parametrize(
@@ -579,7 +580,9 @@ def test_falcon_h1_keeps_both():
 
 @pytest.mark.parametrize(("widths", "kinds"), [([0, 0, 128, 0], "lfml"), (None, "lfll"), (0, "lfll"), (128, "mmmm")])
 def test_nemotron_h_s_layers(widths, kinds):
-    assert letters(layers("nemotron_h", {**MAMBA2, **MIXED, "feed_forward_length": widths})) == kinds
+    found = layers("nemotron_h", {**MAMBA2, **MIXED, "feed_forward_length": widths})
+    assert letters(found) == kinds
+    assert {layer.kind for layer in found if not layer.stores} <= {"mlp"}
 
 
 QWEN4 = {**MAMBA2, "attention.indexer.key_length": 12, "ple.conv_kernel": 4, "ple.ngram_size": 3,

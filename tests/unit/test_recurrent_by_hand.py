@@ -257,6 +257,11 @@ def test_what_does_not_add_up_is_refused(model_type, fields, where):
     assert caught.value.where == where
 
 
+def test_too_many_heads_are_named():
+    with pytest.raises(ConfigError, match="128 channels are too few for 129 heads"):
+        layers("bamba", **{**BAMBA, "mamba_n_heads": 129})
+
+
 # -- attention beside states -------------------------------------------------------------------------------------------
 
 
