@@ -441,7 +441,7 @@ def test_bits_of_hqq(bits):
     ("layers", "words"),
     [
         ((FULL, STATE), "layers 1 are linear_attention"),
-        ((FULL, Layer(FULL.stores, shares=0)), "layers 1 are full_attention"),
+        ((FULL, Layer(FULL.stores, shares=0)), "layers 1 share another layer's cache"),
         ((Layer((MLA, Attention(IndexKey(128)))),), "layers 0 are full_attention"),
     ],
 )
