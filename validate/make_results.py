@@ -19,7 +19,8 @@ INTRODUCTION = """\
 
 Real caches of thin twins, built by `kvsize validate`, beside the prediction. Written by `python
 validate/make_results.py` from the files in validate/results; nothing here is typed by hand. A pool's bytes are judged,
-but are not the largest: it has room to spare.
+but are not the largest: it has room to spare. Configs are the catalogue's, which keep what decides memory; a class that
+needs other keys of the published file refuses them. Code that lies in a model's repository is never run.
 """
 
 
