@@ -126,7 +126,7 @@ def mutants(path: Path) -> list[Mutant]:
 # -- trying them -------------------------------------------------------------------------------------------------------
 
 
-ARCHITECTURE_TESTS = ("architectures", "config", "transformers")
+ARCHITECTURE_TESTS = ("architectures", "attention", "latent", "recurrent", "config", "transformers")
 GGUF_TESTS = ("gguf", "llamacpp")
 ALL_TESTS = ["tests/truth", "tests/unit", "tests/golden"]
 
