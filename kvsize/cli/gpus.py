@@ -9,7 +9,7 @@ import typer
 from kvsize.cli.options import AsJson, Format, OutputFormat
 from kvsize.cli.parsing import Command
 from kvsize.gpus import Gpu
-from kvsize.live import Device
+from kvsize.gpus.live import Device
 from kvsize.ranges import Range
 from kvsize.report import GpuDoc, GpusDoc, LiveDoc, ProcessDoc, RangeDoc
 
@@ -47,7 +47,7 @@ def live_doc(search: str) -> GpusDoc:
     Raises:
         MissingRequirementError: none can be asked here.
     """
-    from kvsize.live import devices
+    from kvsize.gpus.live import devices
 
     return GpusDoc("kvsize.gpus/1", [], [_device(each) for each in devices() if search.lower() in each.name.lower()])
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from kvsize.errors import SourceError
 from kvsize.jsonfile import unreadable
-from kvsize.safetensors import MAX_HEADER_BYTES, Tensor, json_object, read_header
 from kvsize.weights.listing import INDEX, Choice, choose
+from kvsize.weights.safetensors import MAX_HEADER_BYTES, Tensor, json_object, read_header
 from kvsize.weights.values import UnknownWeights, Weights, parts_of
 
 _POINTER = re.compile(rb"version https://git-lfs[^\n]*\n(?:[^\n]*\n)*?size (\d{1,18})\n")

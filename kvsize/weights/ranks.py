@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 from kvsize.errors import UnsupportedError, UsageError
 from kvsize.ranges import Range, exactly
-from kvsize.safetensors import Tensor
 from kvsize.weights.facts import Facts, facts_of
+from kvsize.weights.safetensors import Tensor
 from kvsize.weights.values import Weights
 
 

@@ -14,9 +14,9 @@ from typing import Any
 from kvsize import hub
 from kvsize.errors import SourceError
 from kvsize.jsonfile import parse
-from kvsize.safetensors import DTYPE_BITS, Tensor, header
 from kvsize.weights.listing import Choice, choose
 from kvsize.weights.local import from_tensors
+from kvsize.weights.safetensors import DTYPE_BITS, Tensor, header
 from kvsize.weights.values import Part, UnknownWeights, Weights
 
 READERS = 8  # headers fetched at once

@@ -11,9 +11,9 @@ from fractions import Fraction
 from math import ceil, floor, lcm
 
 from kvsize.ranges import Range
-from kvsize.safetensors import DTYPE_BITS
 from kvsize.weights.facts import Facts
 from kvsize.weights.ranks import Layout, expert_share, padded, partition, unpacked
+from kvsize.weights.safetensors import DTYPE_BITS
 from kvsize.weights.values import Weights
 
 

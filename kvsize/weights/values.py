@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kvsize.engines import Evidence
-from kvsize.safetensors import Tensor
+from kvsize.weights.safetensors import Tensor
 
 if TYPE_CHECKING:
     from kvsize.gguf import LayerWeights

@@ -56,10 +56,9 @@ ROWS: Mapping[str, str] = {
     "geometry": "",
     "gguf": "errors hub jsonfile",
     "gguf_names": "",
-    "gpus": "engines errors live ranges",
+    "gpus": "engines errors ranges",
     "hub": "errors jsonfile",
     "jsonfile": "errors",
-    "live": "errors gpus ranges",
     "logs": (
         "architectures build deployment.budget engines errors formats geometry jsonfile ranges report "
         "shape source weights"
@@ -70,13 +69,12 @@ ROWS: Mapping[str, str] = {
     "ranges": "",
     "render": "documents tables",
     "report": "documents engines",
-    "safetensors": "errors jsonfile",
     "shape": "config",
     "source": "errors gguf hub jsonfile",
     "tables": "build documents elsewhere formats geometry report words",
     "twin": "errors",
     "validation": "engines errors geometry measure",
-    "weights": "config engines errors gguf hub jsonfile ranges safetensors source",
+    "weights": "config engines errors gguf hub jsonfile ranges source",
     "words": "geometry",
 }
 ALLOWED: Mapping[str, set[str]] = {

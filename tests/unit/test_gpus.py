@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvsize import gpus, live
+from kvsize import gpus
 from kvsize.cli import run
 from kvsize.errors import MissingRequirementError, UsageError
-from kvsize.gpus import Gpu, find, gpu, select, squeeze, table
+from kvsize.gpus import Gpu, find, gpu, live, select, squeeze, table
 from kvsize.ranges import Range, exactly
 from kvsize.report import GpusDoc
 
@@ -111,10 +111,10 @@ def test_bandwidth_follows_the_chip_where_sizes_differ() -> None:
 
 
 def test_where_the_table_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert gpus._path() == Path(gpus.__file__).parents[1] / "configs" / "gpus.toml"
+    assert gpus._path() == Path(gpus.__file__).parents[2] / "configs" / "gpus.toml"
     (tmp_path / "kvsize" / "configs").mkdir(parents=True)
     (tmp_path / "kvsize" / "configs" / "gpus.toml").touch()
-    monkeypatch.setattr(gpus, "__file__", str(tmp_path / "kvsize" / "gpus.py"))
+    monkeypatch.setattr(gpus, "__file__", str(tmp_path / "kvsize" / "gpus" / "__init__.py"))
     assert gpus._path() == tmp_path / "kvsize" / "configs" / "gpus.toml"
 
 
@@ -216,7 +216,7 @@ def test_any_text_is_a_gpu_or_an_error_of_ours(text: str) -> None:
 
 
 def test_the_table_loads_only_when_asked() -> None:
-    code = "import sys, kvsize.gpus; print([m for m in ('pynvml', 'amdsmi', 'kvsize.live') if m in sys.modules])"
+    code = "import sys, kvsize.gpus; print([m for m in ('pynvml', 'amdsmi', 'kvsize.gpus.live') if m in sys.modules])"
     code += "; print(kvsize.gpus._data.cache_info().currsize)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout == "[]\n0\n"

@@ -5,9 +5,9 @@ import shlex
 
 import pytest
 
-from kvsize import live
 from kvsize.cli import run
-from kvsize.live import Device
+from kvsize.gpus import live
+from kvsize.gpus.live import Device
 from kvsize.ranges import exactly
 
 MODEL = "meta-llama/Llama-3.1-8B"

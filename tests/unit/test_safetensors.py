@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsize.errors import SourceError
-from kvsize.safetensors import DTYPE_BITS, FIRST_BYTES, MAX_HEADER_BYTES, Tensor, header, read_header
+from kvsize.weights.safetensors import DTYPE_BITS, FIRST_BYTES, MAX_HEADER_BYTES, Tensor, header, read_header
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the suite has no packages
 

@@ -1,7 +1,7 @@
 """The GPUs of configs/gpus.toml, and what `--gpu` means: a name, a size, and how many.
 
 A driver reports less than what is sold, and torch sees less than the driver: `usable` is the total that torch prints,
-from public logs where it was found, else a range by a rule that the table names. The live probe is kvsize/live.py.
+from public logs where it was found, else a range by a rule that the table names. The live probe is live.py.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def select(text: str) -> GpuSet:
     """
     count, name = _counted(text.strip())
     if name.lower() == "auto":
-        from kvsize.live import automatic
+        from kvsize.gpus.live import automatic
 
         return automatic(count)
     return GpuSet(_sized(name) or gpu(name), count or 1)
@@ -187,7 +187,7 @@ def metal(memory_bytes: int) -> tuple[Range, str]:
 
 def _path() -> Path:
     """The table: inside the package when installed, beside it in a checkout."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     installed = package / "configs" / "gpus.toml"
     return installed if installed.is_file() else package.parent / "configs" / "gpus.toml"
 
