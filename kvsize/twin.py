@@ -51,6 +51,7 @@ THIN = {
 }
 # Widths of feed-forward layers that are four times the hidden size where a config leaves them out.
 FOURFOLD = ("intermediate_size", "n_inner")
+TEXT_MODELS = ("text_config", "decoder_config", "language_config", "llm_config")
 # Towers that look or listen, and what counts their layers: one is enough, for a twin is fed text.
 TOWER = re.compile(r"vision|audio|speech")
 DEPTHS = ("depth", "num_hidden_layers", "num_layers", "n_layers", "encoder_layers", "encoder_num_layers")
@@ -94,11 +95,24 @@ def read_config(raw: Mapping[str, Any]) -> Any:
         )
     values = _special_floats(transformers, copy.deepcopy(dict(raw)))
     try:
-        return transformers.CONFIG_MAPPING[model_type].from_dict(values)
+        config = transformers.CONFIG_MAPPING[model_type].from_dict(values)
     except Exception as error:  # the classes validate by asserts, strict dataclasses and plain failures
         raise ConfigError(
             f"transformers {transformers.__version__} refuses this config: {first_line(error)}", where="$"
         ) from error
+    for key in unread(raw, config):
+        raise ConfigError(f"transformers {transformers.__version__} does not read {key} of a {model_type}", where="$")
+    return config
+
+
+def unread(raw: Mapping[str, Any], config: Any) -> Iterator[str]:
+    """Text models inside a file that its class passes over, and builds its defaults instead (VibeVoice's)."""
+    read = [(getattr(part, "hidden_size", None), getattr(part, "num_hidden_layers", None)) for part in configs(config)]
+    for key in TEXT_MODELS:
+        inner = raw.get(key)
+        sizes = (inner.get("hidden_size"), inner.get("num_hidden_layers")) if isinstance(inner, Mapping) else (None,)
+        if None not in sizes and sizes not in read:
+            yield key
 
 
 def _special_floats(transformers: Any, values: dict[str, Any]) -> dict[str, Any]:

@@ -281,6 +281,14 @@ def test_a_config_that_its_class_refuses():
         probe({"model_type": "llama", "num_hidden_layers": "many"})
 
 
+def test_a_text_model_that_the_class_passes_over_is_no_twin():
+    """VibeVoice's class reads text_config; of a file with decoder_config it built 33,554,432 bytes, not 1,835,008."""
+    inner = {"model_type": "qwen2", "hidden_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 12}
+    with pytest.raises(ConfigError, match="does not read decoder_config of a vibevoice"):
+        read_config({"model_type": "vibevoice", "decoder_config": inner})
+    assert read_config({"model_type": "vibevoice", "text_config": inner}).get_text_config().num_hidden_layers == 28
+
+
 def test_a_cache_of_a_kind_of_its_own_is_not_generalised():
     raw = {"model_type": "deepseek_v4", "num_hidden_layers": 2, "compress_ratios": [4, 128]}
     with pytest.raises(UnsupportedError, match="a probe cannot generalise"):
