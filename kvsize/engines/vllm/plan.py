@@ -178,4 +178,4 @@ def _longest(plan: Plan, setup: Setup, stage: Stage, usable: int) -> int:
     def taken(tokens: int) -> int:
         return sum(request_blocks(group, tokens, setup) for group in plan.groups) * stage.block_bytes
 
-    return bisect_right(range(1, setup.max_model_len + 1), usable, key=taken)
+    return bisect_right(range(1, setup.max_model_len), usable, key=taken)  # max_model_len itself does not fit
