@@ -74,6 +74,7 @@ def served_bytes(model: Any, sequences: int, prompt: int, new_tokens: int, num_b
 
     Raises:
         UnsupportedError: a request failed.
+        MemoryError: the step's masks and the pool do not fit into this machine.
     """
     _, transformers = libraries()
     from transformers.generation.continuous_batching.cache import PagedAttentionCache
@@ -96,7 +97,9 @@ def served_bytes(model: Any, sequences: int, prompt: int, new_tokens: int, num_b
             progress_bar=False,
             warmup=False,
         )
-    errors = [answer.error for answer in answers.values() if answer.error]
+    errors = [str(answer.error) for answer in answers.values() if answer.error]
+    if errors and "available memory" in errors[0]:
+        raise MemoryError(errors[0])
     if errors or len(answers) < sequences:
         raise UnsupportedError(f"continuous batching does not run it: {errors[0] if errors else 'it stopped'}")
     return max(taken)
