@@ -28,7 +28,7 @@ class Change:
     dynamic_only: bool = False
 
 
-def as_of(geometry: Geometry, release: Release, *, static: bool = False) -> tuple[Geometry, tuple[str, ...]]:
+def as_of(geometry: Geometry, release: Release, *, static: bool) -> tuple[Geometry, tuple[str, ...]]:
     """The geometry as that release cached it, and what is different from today.
 
     Raises:
