@@ -98,6 +98,7 @@ KNOWN = {
     "blt": "generate cannot build its cache, so the engine refuses; the twin is given a pair of caches by hand",
     "qwen4_exp": "static: positions of the tokens seen so far; kvsize counts those of all slots",
     "qwen4_exp_text": "static: positions of the tokens seen so far; kvsize counts those of all slots",
+    "xlm": "the twin hands it a cache; generate never does, and returns an empty one",
     "reformer": "hash buckets begin with the second chunk of tokens; kvsize counts them from the first token on",
 }
 
