@@ -10,7 +10,7 @@ from kvsize.engines import Workload, load_engine
 from kvsize.engines.transformers.paged import TRASH_SECTORS
 from kvsize.errors import KvsizeError
 from kvsize.geometry import Attention, Chunked, Geometry, Sliding
-from kvsize.measure import CUDA_BLOCK, PAGED, Bench, Measured, Moment, OutOfMemoryError, Run, available_bytes
+from kvsize.real.measure import CUDA_BLOCK, PAGED, Bench, Measured, Moment, OutOfMemoryError, Run, available_bytes
 
 Status: TypeAlias = Literal["equal", "different", "refused", "not_run", "out_of_memory"]
 

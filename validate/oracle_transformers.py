@@ -4,8 +4,8 @@
     python validate/oracle_transformers.py --types llama,mamba2 --variants 20
 
 Every model_type of the generating auto classes is built from its class defaults (and, with --variants, from configs
-that differ from them in one to three fields), on the meta device, and fed tokens; see kvsize/twin.py. Each run's bytes
-are compared with what kvsize computes from the very config.json that the class would save. Exit 1 if any differs.
+that differ from them in one to three fields), on the meta device, and fed tokens; see kvsize/real/twin.py. The bytes of
+a run are compared with what kvsize computes from the very config.json that the class would save. Exit 1 if any differs.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from kvsize.architectures import geometry
 from kvsize.engines import Workload
 from kvsize.engines import transformers as engine
 from kvsize.errors import KvsizeError
-from kvsize.probe import weigh
-from kvsize.twin import first_line, libraries, read_config, subject
+from kvsize.real.probe import weigh
+from kvsize.real.twin import first_line, libraries, read_config, subject
 
 MAPPINGS = ("CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "MULTIMODAL_LM")
 DECODER_ONLY_BERT = """

@@ -3,7 +3,7 @@
 import random
 import re
 
-from kvsize.twin import read_config, text_config
+from kvsize.real.twin import read_config, text_config
 
 INTERESTING = re.compile(
     r"head|window|layer|_lora_rank|rope_dim|nope|index|compress|conv|kernel|state|expand|group|linear|pattern|period"

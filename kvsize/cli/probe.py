@@ -17,7 +17,7 @@ from kvsize.report import ProbeDoc, ProbeRunDoc
 from kvsize.words import label
 
 if TYPE_CHECKING:
-    from kvsize.probe import Probe
+    from kvsize.real.probe import Probe
     from kvsize.source import ModelFiles
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -34,7 +34,7 @@ def probe(
 ) -> None:
     """Run the real model code on the meta device and hold its cache against kvsize's rule; exit 1 if they differ."""
     from kvsize.cli.output import emit
-    from kvsize.probe import probe as run
+    from kvsize.real.probe import probe as run
     from kvsize.source import load
 
     files = load(model, revision=revision, refresh=refresh, offline=offline)

@@ -122,7 +122,7 @@ def geometry_for(files: ModelFiles, use_probe: bool) -> tuple[Geometry, str | No
 
 def probed(files: ModelFiles) -> tuple[Geometry, str]:
     """What the installed transformers really caches, and its release."""
-    from kvsize.probe import probe
+    from kvsize.real.probe import probe
 
     found = probe(files.config)
     return found.geometry, found.transformers

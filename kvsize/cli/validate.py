@@ -19,7 +19,7 @@ from kvsize.errors import ConfigError, KvsizeError, SourceError, UnsupportedErro
 from kvsize.report import EnvironmentDoc, MeasuredDoc, ValidateDoc
 
 if TYPE_CHECKING:
-    from kvsize.measure import Bench
+    from kvsize.real.measure import Bench
     from kvsize.source import ModelFiles
     from kvsize.validation import Result
 
@@ -157,7 +157,7 @@ class Sweep:
 
     def __init__(self, settings: Settings, offline: bool, results: Path | None, ctrl_c: CtrlC) -> None:
         from kvsize import __version__
-        from kvsize.measure import DEVICES, environment
+        from kvsize.real.measure import DEVICES, environment
 
         check("--device", (settings.device,), DEVICES)
         self.settings = settings
@@ -209,7 +209,7 @@ class Sweep:
 
 def measured(files: ModelFiles, settings: Settings, transformers: str) -> list[MeasuredDoc]:
     """Every run of one model; its memory is given back at the end, also after Ctrl-C."""
-    from kvsize.measure import bench
+    from kvsize.real.measure import bench
     from kvsize.validation import judge, runs
 
     geometry = geometry_of(files.config)

@@ -10,10 +10,10 @@ from kvsize.architectures import geometry  # noqa: E402
 from kvsize.engines import Workload  # noqa: E402
 from kvsize.engines.transformers import Options, size  # noqa: E402
 from kvsize.errors import ConfigError, UnknownArchitectureError, UnsupportedError  # noqa: E402
-from kvsize.measure import Bench, Run  # noqa: E402
-from kvsize.paging import admit, build_pool  # noqa: E402
-from kvsize.probe import probe, weigh  # noqa: E402
-from kvsize.twin import read_config, subject, thin  # noqa: E402
+from kvsize.real.measure import Bench, Run  # noqa: E402
+from kvsize.real.paging import admit, build_pool  # noqa: E402
+from kvsize.real.probe import probe, weigh  # noqa: E402
+from kvsize.real.twin import read_config, subject, thin  # noqa: E402
 from kvsize.validation import judge  # noqa: E402
 
 pytestmark = pytest.mark.oracle

@@ -10,8 +10,8 @@ from kvsize.engines import Workload
 from kvsize.engines.transformers import Options, size
 from kvsize.errors import MissingRequirementError, UnsupportedError
 from kvsize.geometry import Attention, Encoder, Full, Geometry, Heads, IndexKey, Layer, Recurrent, Sliding, State
-from kvsize.probe import Held, HeldLayer, Weighed, measured_layers
-from kvsize.twin import first_line, libraries
+from kvsize.real.probe import Held, HeldLayer, Weighed, measured_layers
+from kvsize.real.twin import first_line, libraries
 
 DTYPE = "bfloat16"
 

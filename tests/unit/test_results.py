@@ -26,7 +26,7 @@ def test_the_page_is_made_of_the_files():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_recorded_cache_is_as_kvsize_says_today(path):
     from kvsize.architectures import geometry
-    from kvsize.measure import Run
+    from kvsize.real.measure import Run
     from kvsize.source import load
     from kvsize.validation import predict
 

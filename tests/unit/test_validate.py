@@ -8,14 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from kvsize import measure, validation
+from kvsize import validation
 from kvsize.architectures import geometry
 from kvsize.cli import run as command
 from kvsize.cli import validate as cli
 from kvsize.errors import UnknownArchitectureError, UnsupportedError, UsageError
-from kvsize.measure import Environment, Measured, OnDevice, OutOfMemoryError, Run
+from kvsize.real import measure
+from kvsize.real.measure import Environment, Measured, OnDevice, OutOfMemoryError, Run
+from kvsize.real.twin import read_config
 from kvsize.source import load
-from kvsize.twin import read_config
 from kvsize.validation import default_lengths, difference, judge, runs
 
 LLAMA = "meta-llama/Llama-3.1-8B"

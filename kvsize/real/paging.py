@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from kvsize.errors import UnsupportedError
-from kvsize.twin import libraries
+from kvsize.real.twin import libraries
 
 NO_LIMIT = 1 << 62
 

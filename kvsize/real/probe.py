@@ -26,7 +26,7 @@ from kvsize.geometry import (
     StateRole,
     Store,
 )
-from kvsize.twin import Subject, libraries, read_config, subject, text_config
+from kvsize.real.twin import Subject, libraries, read_config, subject, text_config
 
 # Counters and flags that cache layers keep beside their content.
 BOOKKEEPING = ("cumulative_length", "_sliding_window_tensor", "cumulative_length_int", "device_sliding_window")

@@ -1,6 +1,6 @@
 """Builds real caches of the installed transformers and weighs them: the judge, which knows nothing of the predictions.
 
-The model is a thin twin (kvsize/twin.py): the real class, layers, heads and windows, random weights, on the meta
+The model is a thin twin (twin.py): the real class, layers, heads and windows, random weights, on the meta
 device, the CPU or a CUDA device.
 """
 
@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from kvsize import paging
 from kvsize.errors import MissingRequirementError, UnsupportedError
-from kvsize.probe import HeldLayer, weigh
-from kvsize.twin import Subject, first_line, libraries, read_config, subject
+from kvsize.real import paging
+from kvsize.real.probe import HeldLayer, weigh
+from kvsize.real.twin import Subject, first_line, libraries, read_config, subject
 
 Moment: TypeAlias = Literal["prefill", "decode", "generate", "pool"]
 DEVICES = ("auto", "meta", "cpu", "cuda")
