@@ -21,8 +21,9 @@ from kvsize.gpus import GpuSet
 from kvsize.ranges import Range, exactly
 from kvsize.shape import ModelShape
 from kvsize.weights import UnknownWeights, Weights, as_loaded
-from kvsize.weights.ranks import Layout as Ranks
-from kvsize.weights.ranks import beside, partition, per_stage
+from kvsize.weights.layout import Layout as Ranks
+from kvsize.weights.layout import partition
+from kvsize.weights.ranks import beside, per_stage
 
 # Engines that cut a budget into blocks beforehand, and can be asked what it holds.
 POOLED = ("vllm", "sglang", "trtllm")

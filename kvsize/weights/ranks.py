@@ -13,35 +13,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import replace
 from itertools import accumulate
 from math import ceil, lcm
 from typing import Any, Literal
 
-from kvsize.errors import UnsupportedError, UsageError
+from kvsize.errors import UnsupportedError
 from kvsize.ranges import Range, exactly
 from kvsize.weights.facts import Facts, facts_of
+from kvsize.weights.layout import Layout, expert_share, padded, partition, unpacked
 from kvsize.weights.safetensors import Tensor
+from kvsize.weights.totals import by_total
 from kvsize.weights.values import Weights
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Ranks of tensor, pipeline and expert parallelism; expert_parallel 1 splits experts by tensor parallelism.
-
-    `layers`: of each stage, where they are not dealt as vLLM does.
-    """
-
-    tensor: int = 1
-    pipeline: int = 1
-    expert: int = 1
-    layers: tuple[int, ...] | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("tensor", "pipeline", "expert"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} parallelism of at least 1 rank", got=str(getattr(self, name)))
 
 
 def per_rank(
@@ -78,8 +61,6 @@ def per_stage(
     _check(facts, layout)
     if weights.tensors:
         return _by_tensor(weights.tensors, facts, layout, draft=draft)
-    from kvsize.weights.totals import by_total
-
     return by_total(weights, facts, layout, draft=draft)
 
 
@@ -94,17 +75,6 @@ def _check(facts: Facts, layout: Layout) -> None:
         raise UnsupportedError(what, hint=hint)
     if layout.pipeline > facts.layers:
         raise UnsupportedError(f"{facts.layers} layers make no {layout.pipeline} stages", hint=hint)
-
-
-def partition(layers: int, layout: Layout) -> tuple[int, ...]:
-    """Layers of each pipeline stage: what is left over goes to the last stages but one, backwards."""
-    if layout.layers is not None:
-        return layout.layers
-    stages = layout.pipeline
-    parts = [layers // stages] * stages
-    for index in range(2, layers % stages + 2):
-        parts[-index] += 1
-    return tuple(parts)
 
 
 # -- by name -----------------------------------------------------------------------------------------------------------
@@ -222,13 +192,6 @@ def _share(tensor: Tensor, facts: Facts, layout: Layout) -> Range:
             return Range(-(-size // ranks), size)
 
 
-def expert_share(facts: Facts, layout: Layout) -> Fraction:
-    """How much of the experts a rank holds: some of them whole, split over the ranks that have the same ones."""
-    experts = max(facts.experts, 1)
-    dealt = Fraction(-(-experts // layout.expert), experts)
-    return dealt * Fraction(min(layout.expert, layout.tensor), layout.tensor)
-
-
 def _of_heads(size: int, queries: int, facts: Facts, ranks: int) -> Range:
     """K and V of whole heads, at least one to a rank; `queries` heads lie in the same tensor."""
     if facts.kv_heads is None:
@@ -238,13 +201,6 @@ def _of_heads(size: int, queries: int, facts: Facts, ranks: int) -> Range:
     pieces = queries + (2 if queries else 1) * facts.kv_heads
     held = -(-queries // ranks) + (2 if queries else 1) * max(-(-facts.kv_heads // ranks), 1)
     return exactly(-(-size * held // pieces))
-
-
-def unpacked(facts: Facts, layout: Layout) -> Range:
-    """MLA: vLLM keeps the up-projection of quantised weights once more, unpacked to 16 bits (W_UK_T and W_UV)."""
-    if facts.latent is None or facts.quantisation is None:
-        return exactly(0)
-    return Range(0, -(-facts.layers // layout.pipeline) * facts.latent[2] * 2 // layout.tensor)
 
 
 def rotary_tables(config: Mapping[str, Any]) -> Range:
@@ -267,19 +223,3 @@ def beside(config: Mapping[str, Any], share: int) -> Range:
     """
     towers = any(key.endswith(("vision_config", "audio_config")) for key in config)
     return rotary_tables(config) + Range(0, share // PAGES + towers * TOWERS)
-
-
-def padded(facts: Facts, layout: Layout) -> Range:
-    """MXFP4: vLLM pads experts for its kernels, as much as to 256 of the hidden and 128 of their own width.
-
-    fused_moe/oracle/mxfp4.py: Marlin on an A100 makes 13.72 GiB of gpt-oss-20b's 12.82. Nothing for unpadded kernels.
-    """
-    if facts.quantisation != "mxfp4" or not facts.experts:
-        return exactly(0)
-    width = -(-facts.expert_width * min(layout.expert, layout.tensor) // layout.tensor)
-    area = facts.hidden * width
-    more = -(-facts.hidden // 256) * 256 * (-(-width // 128) * 128) - area
-    layers = -(-facts.mixtures // layout.pipeline)
-    # Four bits an element and eight for the scale of 32.
-    stored = Fraction(17, 32) * layers * facts.experts * 3 * facts.hidden * facts.expert_width
-    return Range(0, ceil(stored * expert_share(facts, layout) * Fraction(more, area)))

@@ -12,7 +12,7 @@ from math import ceil, floor, lcm
 
 from kvsize.ranges import Range
 from kvsize.weights.facts import Facts
-from kvsize.weights.ranks import Layout, expert_share, padded, partition, unpacked
+from kvsize.weights.layout import Layout, expert_share, padded, partition, unpacked
 from kvsize.weights.safetensors import DTYPE_BITS
 from kvsize.weights.values import Weights
 

@@ -12,7 +12,7 @@ from kvsize.errors import ConfigError, UnsupportedError, UsageError
 from kvsize.ranges import Range, exactly
 from kvsize.weights import Weights, per_rank, per_stage
 from kvsize.weights.facts import facts_of
-from kvsize.weights.ranks import Layout, partition
+from kvsize.weights.layout import Layout, partition
 from kvsize.weights.safetensors import Tensor
 from kvsize.weights.values import Part, parts_of
 
