@@ -59,7 +59,8 @@ def test_nine_in_ten_printed_figures_lie_inside_their_range():
             seen[name] += 1
             inside[name] += ranges[name].low / GIB - slack <= value <= ranges[name].high / GIB + slack
     assert dict(seen) == {"activations": 37, "non_torch": 36, "cuda_graphs": 9, "available": 16}
-    assert sum(inside.values()) >= 0.9 * sum(seen.values()), dict(inside)
+    assert dict(inside) == {"activations": 33, "non_torch": 35, "cuda_graphs": 9, "available": 14}  # docs/gate.md
+    assert sum(inside.values()) >= 0.9 * sum(seen.values())
 
 
 FIGURES = {"activations": "activation_peak", "non_torch": "non_torch", "cuda_graphs": "cuda_graph"}
