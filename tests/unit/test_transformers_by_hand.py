@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kvsize.architectures import geometry
 from kvsize.engines import CacheSize, Workload
 from kvsize.engines import transformers as engine
 from kvsize.engines.transformers.history import CHANGES
@@ -26,6 +27,7 @@ from kvsize.geometry import (
     Sliding,
     State,
 )
+from kvsize.source import load
 
 HEADS = Heads(8, 128, 128)
 TOKEN = 2 * 8 * 128 * 2  # bytes of one token in one layer
@@ -661,3 +663,19 @@ def test_steps_of_a_cache():
 def test_blt_has_no_cache_to_build():
     with pytest.raises(UnsupportedError, match="BLT"):
         size(model(FULL, kind="blt"))
+
+
+def test_a_pool_keeps_sectors_that_no_request_gets():
+    """Two of 545,259,520 bytes for Gemma 3 27B, 1.09 GB that its requests' figures do not hold."""
+    gemma = geometry(load("google/gemma-3-27b-it", offline=True).config)
+    size = engine.size(gemma, Workload(8192), engine.Options(cache="paged"))
+    sector = 256 * 8192 * 260  # pages of 256 tokens, 8,192 bytes each in a layer; 10 and 52 layers divide 260
+    assert any(note.endswith(f"{2 * sector:,} bytes") for note in size.notes)
+
+
+def test_continuous_batching_searches_no_beams():
+    model = geometry(load("meta-llama/Llama-3.1-8B", offline=True).config)
+    with pytest.raises(UnsupportedError, match="searches no beams"):
+        engine.size(model, Workload(64), engine.Options(cache="paged", num_beams=2))
+    several = engine.size(model, Workload(64), engine.Options(cache="paged", num_return_sequences=3))
+    assert several.total_bytes >= 3 * 64 * 131_072

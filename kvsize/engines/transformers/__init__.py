@@ -113,7 +113,9 @@ def size(geometry: Geometry, workload: Workload, options: Options) -> CacheSize:
     cached, history = as_of(geometry, setting.release, static=setting.static)
     rules = make_rules(workload, setting, format_of(name))
     if setting.kind == "paged":
-        layers, overheads, transient, pool = _paged(geometry, rules, setting)
+        plan = paged.plan(geometry, rules.activation, setting.page)
+        layers, overheads, transient, pool = _paged(plan, geometry, rules, setting)
+        history = (*history, paged.note(plan))
     else:
         (layers, transient), overheads, pool = _kept(cached, rules, setting), (), None
     shown = _format_name(name, setting)
@@ -159,6 +161,8 @@ def settle(geometry: Geometry, options: Options) -> Setting:
     if geometry.model_type in OWN_CACHE and kind != "paged":
         kind = "dynamic"
     setting = Setting(kind, version, options, windows)
+    if kind == "paged" and options.num_beams > 1:
+        raise UnsupportedError("continuous batching searches no beams", hint="Leave out --num-beams.")
     if setting.beams > 1 and geometry.model_type in OWN_CACHE:
         raise UnsupportedError(f"{geometry.model_type}'s own cache cannot be reordered for beams")
     return setting
@@ -203,9 +207,9 @@ def _kept(geometry: Geometry, rules: Rules, setting: Setting) -> tuple[list[Laye
 
 
 def _paged(
-    geometry: Geometry, rules: Rules, setting: Setting
+    plan: paged.Paged, geometry: Geometry, rules: Rules, setting: Setting
 ) -> tuple[list[LayerBytes], tuple[Overhead, ...], int, Pool | None]:
-    options, plan = setting.options, paged.plan(geometry, rules.activation, setting.page)
+    options = setting.options
     layers = paged.layer_bytes(plan, geometry, rules.tokens, rules.sequences)
     rest = paged.padding(plan, rules.tokens, rules.sequences)
     sectors = None if options.num_blocks is None else plan.num_sectors(options.num_blocks)

@@ -192,6 +192,12 @@ def padding(paged: Paged, tokens: int, sequences: int) -> Overhead:
     return Overhead("sectors that blocks do not fill", paged.request_bytes(tokens, sequences) - pages * sequences)
 
 
+def note(paged: Paged) -> str:
+    """What a pool holds and no request gets."""
+    spare = TRASH_SECTORS * paged.sector_bytes
+    return f"beside them a pool keeps {TRASH_SECTORS} sectors that no request gets: {spare:,} bytes"
+
+
 def pool(paged: Paged, tokens: int, num_sectors: int) -> Pool:
     """What a pool of that many sectors holds; requests share sectors, so it may hold more than a quotient says."""
     most = paged.requests(tokens, num_sectors)
