@@ -78,6 +78,8 @@ def _staged(weights: Weights, config: Mapping[str, Any], hidden: int, items: tup
     hosted = hidden - sum(counts)
     if not any(counts):
         return (exactly(0),) * len(items)
+    if "general.architecture" in config:  # a GGUF whose tensors are not known, or not by the layers of its metadata
+        return (Range(0, weights.total_bytes),) * len(items)
     parts = per_stage(weights, config, layers=(*([hosted] if hosted else []), *counts))
     return parts[1:] if hosted else parts
 

@@ -273,3 +273,11 @@ def test_each_stage_is_listed_where_they_differ(capsys):
     assert [rank["cache_bytes"] for rank in found["ranks"]] == [n * 576 * 2 * 1024 for n in (31, 30)]
     assert found["budget"]["weights"]["high"] == max(rank["weights"]["high"] for rank in found["ranks"])
     assert fitted(capsys, "meta-llama/Llama-3.1-405B", "--gpu", "16xh100", "--pp", "2")[1]["ranks"] == []
+
+
+def test_a_file_whose_weights_are_only_stated_is_bounded_by_all_of_them():
+    stated = Weights(1000, "assumed", "as given")
+    metadata = {"general.architecture": "llama"}
+    assert held(stated, 2, config=metadata) == [Range(0, 1000)] * 2
+    assert held(stated, 1, config=metadata) == [exactly(1000)]
+    assert held(replace(GGUF, by_layer=LayerWeights(0, (500,), 500)), 2, config=metadata) == [Range(0, 1000)] * 2
