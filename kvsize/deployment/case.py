@@ -65,7 +65,7 @@ def make_case(
         gpus=gpus,
         engine=name,
         options=options,
-        workload=with_encoder(workload, geometry),
+        workload=with_encoder(workload, geometry, name),
         launch=Launch(
             version=version_of(options.version),
             tensor_parallel_size=layout.tensor,
@@ -79,11 +79,21 @@ def make_case(
     )
 
 
-def with_encoder(workload: Workload, geometry: Geometry) -> Workload:
-    """The workload with the encoder's tokens where nobody gave them and the model always yields as many (Whisper)."""
-    spans = (s.span for layer in geometry.layers for s in layer.stores if isinstance(s, Attention))
-    fixed = max((span.tokens or 0 for span in spans if isinstance(span, Encoder)), default=0)
-    return replace(workload, encoder_tokens=fixed) if fixed and workload.encoder_tokens is None else workload
+def with_encoder(workload: Workload, geometry: Geometry, engine: str) -> Workload:
+    """The workload with the encoder's tokens where nobody gave them and the model always yields as many (Whisper).
+
+    Raises:
+        UsageError: they decide and nobody gave them; servers reserve for the most that may come.
+    """
+    spans = [s.span for layer in geometry.layers for s in layer.stores if isinstance(s, Attention)]
+    encoders = [span for span in spans if isinstance(span, Encoder)]
+    if workload.encoder_tokens is not None or not encoders:
+        return workload
+    fixed = max(span.tokens or 0 for span in encoders)
+    if not fixed and engine == "transformers" and not all(span.optional for span in encoders):
+        hint = "Say how long its input is: --encoder-ctx 512."
+        raise UsageError("the cache holds the encoder's tokens too, and nothing says how many", hint=hint)
+    return replace(workload, encoder_tokens=fixed) if fixed else workload
 
 
 def known_weights(files: ModelFiles, engine: str, asked: Asked) -> Weights | UnknownWeights:

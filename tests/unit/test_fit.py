@@ -111,6 +111,15 @@ def test_an_encoder_of_fixed_length_is_counted():
     assert judge(given).size.total_bytes == token * 448
 
 
+def test_an_encoder_of_any_length_is_asked_for():
+    with pytest.raises(UsageError, match="nothing says how many"):
+        case("google-t5/t5-base", "t4", "transformers", tokens=512)
+    code = run(
+        ["fit", "google-t5/t5-base", "--gpu", "t4", "--engine", "transformers", "--encoder-ctx", "512", "--offline"]
+    )
+    assert code == 0
+
+
 def test_unknown_weights_are_said_and_never_guessed():
     files = load("Qwen/Qwen3-8B-FP8", offline=True)
     assert files.weight_bytes is None
