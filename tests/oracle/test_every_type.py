@@ -23,6 +23,9 @@ NOT_RUN = {
     "pi0": "denoises actions, generates no text",
     "qwen2_5_omni": "its outer class has no forward; qwen2_5_omni_thinker is the same text model",
     "qwen3_omni_moe": "its outer class has no forward; qwen3_omni_moe_thinker is the same text model",
+    "voxtral_realtime": "reads sound with every token",
+    "xlnet": "takes its memories by index, which no cache class has",
+    "xmod": "asks for a language, which a config need not name",
 }
 
 
