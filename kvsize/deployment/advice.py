@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from kvsize.deployment.judge import LAYERWISE, Case, Outcome, judge, with_layout, with_option
+from kvsize.deployment.support import runs
 from kvsize.engines import engine_options
 from kvsize.errors import KvsizeError
 from kvsize.geometry import Attention, Latent, Sliding
@@ -157,7 +158,7 @@ def _larger_gpus(outcome: Outcome) -> Iterator[Advice]:
     """The two next larger GPUs of the same vendor that do, in the same number or twice it."""
     case, now = outcome.case, outcome.case.gpus.gpu
     larger = sorted(
-        (gpu for gpu in table() if _larger(gpu, now)),
+        (gpu for gpu in table() if _larger(gpu, now) and runs(case.engine, gpu)),
         key=lambda gpu: gpu.usable.low,
     )
     yield from _first(larger, 2, lambda gpu: _on(case, gpu))

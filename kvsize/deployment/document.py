@@ -9,6 +9,7 @@ from kvsize.deployment.advice import Advice
 from kvsize.deployment.budget import Budget, Part
 from kvsize.deployment.judge import Case, Outcome, on_one_replica, sized
 from kvsize.deployment.spread import Share
+from kvsize.deployment.support import runs
 from kvsize.errors import UnsupportedError
 from kvsize.ranges import Range
 from kvsize.report import (
@@ -54,7 +55,7 @@ def fit_doc(files: ModelFiles, outcome: Outcome, advice: list[Advice], solved: d
         solved=solved,
         advice=[AdviceDoc(a.what, a.flags, _range(a.headroom), a.cost) for a in advice],
         assumptions=assumptions(outcome),
-        notes=[*_hosted(outcome), *case.geometry.notes, *size.notes, *_weight_notes(case)],
+        notes=[*_unsupported(case), *_hosted(outcome), *case.geometry.notes, *size.notes, *_weight_notes(case)],
     )
 
 
@@ -83,6 +84,12 @@ def _hosted(outcome: Outcome) -> tuple[str, ...]:
     """Which layers stay in host memory."""
     first = outcome.shares[0].layers.start if outcome.shares and outcome.shares[0].layers else 0
     return (f"layers 0 to {first - 1} and their cache stay in host memory",) if first else ()
+
+
+def _unsupported(case: Case) -> tuple[str, ...]:
+    """Said of a GPU that the engine's own pages do not name."""
+    gpu = case.gpus.gpu
+    return () if runs(case.engine, gpu) else (f"{case.engine} is not said to run on {gpu.name}",)
 
 
 def _weight_notes(case: Case) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from kvsize.deployment.advice import NARROWER
 from kvsize.deployment.judge import LAYERWISE, Case, surely_fits, with_layout, with_option
+from kvsize.deployment.support import runs
 from kvsize.gpus import Gpu, GpuSet, table
 
 COUNTS = (1, 2, 4, 8, 16)
@@ -15,7 +16,7 @@ def fewest_gpus(case: Case) -> dict[str, int]:
     """For each GPU of the table, how many of them it takes (1, 2, 4, 8 or 16); those that never do are left out."""
     found = {}
     for gpu in table():
-        if gpu.kind not in ("datacenter", "workstation", "consumer", "unified"):
+        if gpu.kind not in ("datacenter", "workstation", "consumer", "unified") or not runs(case.engine, gpu):
             continue
         count = next(
             (count for count in COUNTS if enough(case, gpu, count) and surely_fits(on(case, gpu, count))), None

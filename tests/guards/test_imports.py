@@ -32,13 +32,13 @@ ROWS: Mapping[str, str] = {
     "build": "audit.formulas documents engines geometry source words",
     "compare": "deployment.judge deployment.plan elsewhere engines errors geometry",
     "config": "errors geometry",
-    "deployment.advice": "deployment.judge engines errors geometry gpus ranges",
+    "deployment.advice": "deployment.judge deployment.support engines errors geometry gpus ranges",
     "deployment.budget": "engines errors ranges shape",
     "deployment.case": (
         "architectures deployment.budget deployment.judge engines errors geometry gpus shape source weights"
     ),
     "deployment.document": (
-        "build deployment.advice deployment.budget deployment.judge deployment.spread errors ranges "
+        "build deployment.advice deployment.budget deployment.judge deployment.spread deployment.support errors ranges "
         "report source weights"
     ),
     "deployment.judge": (
@@ -46,8 +46,9 @@ ROWS: Mapping[str, str] = {
     ),
     "deployment.launch": "deployment.judge errors",
     "deployment.plan": "",
-    "deployment.solve": "deployment.advice deployment.judge gpus",
+    "deployment.solve": "deployment.advice deployment.judge deployment.support gpus",
     "deployment.spread": "deployment.budget engines ranges weights",
+    "deployment.support": "gpus",
     "documents": "engines",
     "elsewhere": "engines errors formats geometry words",
     "engines": "errors formats geometry gguf_names",

@@ -14,9 +14,10 @@ from kvsize.deployment.budget import GIB, Launch, Machine, Part, budget, vllm_st
 from kvsize.deployment.case import Asked, layout_of, make_case
 from kvsize.deployment.judge import Layout, evaluate, judge, machine_of, on_this_gpu, question, shares_of
 from kvsize.deployment.solve import fewest_gpus, widest_format
+from kvsize.deployment.support import runs
 from kvsize.engines import Workload
 from kvsize.errors import UnsupportedError, UsageError
-from kvsize.gpus import select
+from kvsize.gpus import find, select
 from kvsize.ranges import Range, exactly
 from kvsize.shape import ModelShape, model_shape
 from kvsize.source import load
@@ -166,6 +167,29 @@ def test_fewest_gpus_over_the_whole_table():
     assert found["h100"] == 4
     assert found["b200"] == 1
     assert "t4" not in found or found["t4"] == 16
+
+
+@pytest.mark.parametrize(
+    ("engine", "runs_on", "not_on"),
+    [
+        ("vllm", "v100 t4 h100 b200 mi300x 7900-xtx max-1550 gaudi3", "m40 p100 m4-max-64 w6800 tpu-v5e"),
+        ("sglang", "t4 h100 mi300x", "v100 mi250x m4-max-64"),
+        ("trtllm", "a100-80 h100", "t4 mi300x"),
+        ("mlx", "m4-max-64", "h100"),
+        ("llama.cpp", "m40 m4-max-64 7900-xtx h100", ""),
+    ],
+)
+def test_no_gpu_is_advised_that_the_engine_does_not_run_on(engine, runs_on, not_on):
+    """Two Tesla M40s were advised for vLLM, which needs compute capability 7.0."""
+    assert [name for name in runs_on.split() if not runs(engine, find(name))] == []
+    assert [name for name in not_on.split() if find(name) and runs(engine, find(name))] == []
+
+
+def test_a_gpu_that_is_named_all_the_same_is_planned_with_a_note(capsys):
+    assert run(["fit", "meta-llama/Llama-3.1-8B", "--gpu", "m4-max-64", "--ctx", "8k"]) in (0, 1)
+    assert "vllm is not said to run on" in capsys.readouterr().out
+    assert run(["fit", "meta-llama/Llama-3.1-8B", "--gpu", "t4"]) == 1
+    assert "M40" not in capsys.readouterr().out
 
 
 def test_the_widest_format_that_fits():
