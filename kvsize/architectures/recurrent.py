@@ -292,8 +292,10 @@ def _kimi_kinds(cfg: ConfigView, nested: ConfigView | None) -> Sequence[str]:
 
 def bailing_hybrid(cfg: ConfigView) -> tuple[Layer, ...]:
     """Ling hybrid: KDA in groups of layer_group_size, MLA closing each group."""
-    width = cfg.maybe("linear_head_dim") or cfg.need("head_dim")  # a saved config has overwritten head_dim
-    states = kda(query_heads(cfg), width, cfg.need("short_conv_kernel_size"))
+    # A saved config names KDA's sizes, and has overwritten head_dim.
+    heads = cfg.maybe("linear_num_heads") or query_heads(cfg)
+    width = cfg.maybe("linear_head_dim") or cfg.need("head_dim")
+    states = kda(heads, width, cfg.maybe("linear_conv_kernel_dim") or cfg.need("short_conv_kernel_size"))
     return hybrid(lambda _cfg: states, every(cfg.need("layer_group_size"), kind="linear_attention"), latent)(cfg)
 
 
