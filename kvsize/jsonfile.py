@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from pathlib import Path
 from typing import Any
 
 from kvsize.errors import ConfigError, SourceError
+from kvsize.regularfile import opened
 
 MAX_BYTES = 8 << 20  # the largest real config.json is some 100 kB
 MAX_DEPTH = 100  # real ones nest about 6 deep; later code may then recurse without fear
@@ -20,23 +19,8 @@ def read_file(path: Path) -> bytes:
 
     Errors: SourceError "broken" if it cannot be read, or is a folder, a FIFO or a device.
     """
-    # O_NONBLOCK: a FIFO without a writer opens at once and is then refused, instead of hanging in open(2).
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    try:
-        with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                hint = "A pipe or device can be read as standard input: `kvsize - < it`."
-                raise SourceError("not a regular file", reason="broken", where=str(path), hint=hint)
-            return file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise unreadable(path, error) from None
-
-
-def unreadable(path: Path, error: OSError | ValueError) -> SourceError:
-    """Say why a file or stream could not be read."""
-    why = error.strerror if isinstance(error, OSError) else str(error)
-    hint = "Check who may read it." if isinstance(error, PermissionError) else None
-    return SourceError(f"cannot be read: {why}", reason="broken", where=str(path), hint=hint)
+    with opened(path, hint="A pipe or device can be read as standard input: `kvsize - < it`.") as file:
+        return file.read(MAX_BYTES + 1)
 
 
 def parse(data: bytes, where: str) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from kvsize.errors import SourceError, UsageError
-from kvsize.jsonfile import MAX_BYTES, parse, read_file, unreadable
+from kvsize.jsonfile import MAX_BYTES, parse, read_file
+from kvsize.regularfile import unreadable
 
 if TYPE_CHECKING:
     from kvsize.gguf import LayerWeights

@@ -127,6 +127,23 @@ FLAGS: tuple[Flag, ...] = (
 )
 
 
+# What fit asks beside: the launch itself, and figures that replace an estimate.
+LAUNCH_FLAGS: tuple[Flag, ...] = _rows(
+    "the launch",
+    ("gpu_memory_utilization", "--gpu-memory-utilization", float, "Share of the GPU that vLLM may use."),
+    ("mem_fraction_static", "--mem-fraction-static", float, "Share of the free memory that SGLang may use."),
+    ("max_num_seqs", "--max-num-seqs", int, "Sequences of one step."),
+    ("enforce_eager", "--enforce-eager", bool, "No CUDA graphs."),
+)
+OVERRIDES: tuple[Flag, ...] = _rows(
+    "the budget, in bytes",
+    ("activations", "--activations", str, "As measured: 2GiB …"),
+    ("cuda_graphs", "--cuda-graphs", str, "As measured."),
+    ("non_torch", "--non-torch", str, "As measured."),
+    ("reserve", "--reserve", str, "Keep this free."),
+)
+
+
 METAVARS = {int: "N", float: "X", str: "NAME"}
 
 
@@ -145,9 +162,14 @@ def _parameter(flag: Flag) -> inspect.Parameter:
 
 def with_engine_flags(command: Callable[..., None]) -> Callable[..., None]:
     """A command that ends in `**settings: Any`, taking every flag of the table as a keyword."""
+    return with_flags(command, FLAGS)
+
+
+def with_flags(command: Callable[..., None], flags: tuple[Flag, ...]) -> Callable[..., None]:
+    """The same with flags of more tables."""
     signature = inspect.signature(command, eval_str=True)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    extra = [_parameter(flag) for flag in FLAGS]
+    extra = [_parameter(flag) for flag in flags]
     command.__signature__ = signature.replace(parameters=[*own, *extra])  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in (*own, *extra)}
     return command

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from kvsize.cli.engine_flags import with_engine_flags
+from kvsize.cli.engine_flags import FLAGS, LAUNCH_FLAGS, OVERRIDES, with_flags
 from kvsize.cli.options import (
     AsJson,
     Format,
@@ -20,9 +21,9 @@ from kvsize.cli.options import (
     parse_tokens,
 )
 from kvsize.cli.parsing import Command
-from kvsize.cli.size import DEFAULT_CTX, parse_encoder, parse_kv_dtype, plain_settings
+from kvsize.cli.size import DEFAULT_CTX, plain_settings, workload_of
 from kvsize.deployment.judge import Outcome
-from kvsize.engines import Workload, load_engine
+from kvsize.engines import load_engine
 from kvsize.errors import UsageError
 from kvsize.gpus import find
 from kvsize.source import ModelFiles
@@ -35,7 +36,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command(cls=Command)
-@with_engine_flags
+@partial(with_flags, flags=(*LAUNCH_FLAGS, *OVERRIDES, *FLAGS))
 def fit(
     context: typer.Context,
     model: Model,
@@ -52,14 +53,6 @@ def fit(
     exact_weights: Annotated[bool, typer.Option("--exact-weights", help="Read every shard's header.")] = False,
     dp: Annotated[int, typer.Option("--dp", metavar="N", help="Replicas.")] = 1,
     ep: Annotated[int, typer.Option("--ep", metavar="N", help="Ranks that split the experts.")] = 1,
-    gpu_memory_utilization: Annotated[float | None, typer.Option("--gpu-memory-utilization", metavar="SHARE")] = None,
-    mem_fraction_static: Annotated[float | None, typer.Option("--mem-fraction-static", metavar="SHARE")] = None,
-    max_num_seqs: Annotated[int | None, typer.Option("--max-num-seqs", metavar="N")] = None,
-    enforce_eager: Annotated[bool, typer.Option("--enforce-eager", help="No CUDA graphs.")] = False,
-    activations: Annotated[str | None, typer.Option("--activations", metavar="BYTES", help="As measured.")] = None,
-    cuda_graphs: Annotated[str | None, typer.Option("--cuda-graphs", metavar="BYTES", help="As measured.")] = None,
-    non_torch: Annotated[str | None, typer.Option("--non-torch", metavar="BYTES", help="As measured.")] = None,
-    reserve: Annotated[str | None, typer.Option("--reserve", metavar="BYTES", help="Keep this free.")] = None,
     calibration: Annotated[
         str | None, typer.Option("--calibration", metavar="FILE", help="As reconcile --calibrate stored it.")
     ] = None,
@@ -86,22 +79,12 @@ def fit(
     chosen(emit_for, EMIT, "--emit")
     files = load(model, revision=revision, refresh=refresh, offline=offline)
     engine = engine or default_engine(files)
-    overrides = {"activations": activations, "cuda_graphs": cuda_graphs, "non_torch": non_torch, "reserve": reserve}
-    launch = {
-        "gpu_memory_utilization": gpu_memory_utilization,
-        "mem_fraction_static": mem_fraction_static,
-        "max_num_seqs": max_num_seqs,
-        "enforce_eager": enforce_eager,
-        "overrides": {
-            **calibrated(calibration, engine, files.id),
-            **{name: measured(value, name) for name, value in overrides.items() if value is not None},
-        },
-    }
+    launch = launch_of(settings, calibrated(calibration, engine, files.id))
     case = make_case(
         files,
         select(gpu),
         engine,
-        workload_of(ctx, batch, kv_dtype, encoder_ctx),
+        workload_of(parse_tokens(ctx) if ctx else DEFAULT_CTX, batch, kv_dtype, encoder_ctx),
         plain_settings(settings),
         launch,
         (dp, ep),
@@ -152,6 +135,14 @@ def chosen(value: str | None, known: tuple[str, ...], flag: str) -> None:
         raise UsageError(f"{flag} takes one of {', '.join(known)}", got=value)
 
 
+def launch_of(settings: dict[str, Any], stored: dict[str, int]) -> dict[str, Any]:
+    """What is said of the launch, taken out of the settings; what is told replaces what a calibration stored."""
+    launch = {flag.field: settings.pop(flag.field) for flag in LAUNCH_FLAGS}
+    told = {flag.field: settings.pop(flag.field) for flag in OVERRIDES}
+    overrides = {name: measured(text, name) for name, text in told.items() if text is not None}
+    return {**{k: v for k, v in launch.items() if v is not None}, "overrides": {**stored, **overrides}}
+
+
 def measured(text: str, name: str) -> int:
     """A figure that replaces an estimate."""
     return 0 if text == "0" else parse_bytes(text, "--" + name.replace("_", "-"))
@@ -174,13 +165,6 @@ def calibrated(file: str | None, engine: str, model: str) -> dict[str, int]:
     if found.version is not None and version_of(found.version) != version_of(sized):
         typer.echo(f"{file} was measured on {name} {found.version}; this is {name} {sized}", err=True)
     return found.figures
-
-
-def workload_of(ctx: str, batch: int, kv_dtype: str, encoder_ctx: str | None) -> Workload:
-    """The workload of the flags."""
-    k_format, v_format = parse_kv_dtype(kv_dtype)
-    tokens = parse_tokens(ctx) if ctx else DEFAULT_CTX
-    return Workload(tokens, batch, k_format, v_format, None if encoder_ctx is None else parse_encoder(encoder_ctx))
 
 
 def solution(solve: str | None, outcome: Outcome) -> dict[str, Any] | None:

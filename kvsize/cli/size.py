@@ -90,11 +90,9 @@ def size(
     engine = engine or ("llama.cpp" if files.origin == "gguf" else "transformers")
     if release is not None and engine == "transformers":
         engine = f"transformers@{release}"
-    k_format, v_format = parse_kv_dtype(kv_dtype)
     prompted = prompt_and_new(prompt, new, ctx)
     lengths, notes = prompted[0] or context_lengths(ctx, geometry, settings.get("n_ctx"))
-    encoder = None if encoder_ctx is None else parse_encoder(encoder_ctx)
-    workload = Workload(lengths[0], batch, k_format, v_format, encoder, prompted[1])
+    workload = workload_of(lengths[0], batch, kv_dtype, encoder_ctx, prompted[1])
     name, options = engine_settings(engine, settings)
     assistant = None if draft is None else assistant_of(draft, name, offline=offline)
     answers = [measure(name, geometry, replace(workload, tokens=n), options, assistant) for n in lengths]
@@ -105,6 +103,14 @@ def size(
     chosen = Format.json if as_json else output
     extra = beside(name, geometry, workload, options, answers, assistant) if chosen is Format.table else None
     emit(document, chosen, extra=extra, exact=exact)
+
+
+def workload_of(
+    tokens: int, batch: int, kv_dtype: str, encoder_ctx: str | None, prompt_tokens: int | None = None
+) -> Workload:
+    """The workload of the flags."""
+    encoder = None if encoder_ctx is None else parse_encoder(encoder_ctx)
+    return Workload(tokens, batch, *parse_kv_dtype(kv_dtype), encoder, prompt_tokens)
 
 
 def geometry_for(files: ModelFiles, use_probe: bool) -> tuple[Geometry, str | None]:

@@ -8,16 +8,16 @@ The reader is a function, so that a file and a ranged GET read alike.
 from __future__ import annotations
 
 import os
-import stat
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from kvsize.errors import ConfigError, SourceError
-from kvsize.jsonfile import unreadable
+from kvsize.regularfile import at, opened
 
 Read = Callable[[int, int], bytes]  # (start, count) -> bytes, fewer at the end of the file
 
@@ -125,21 +125,8 @@ def read_header(path: Path) -> Header:
         SourceError: it cannot be read, is cut off, or is no GGUF file that this reads.
         ConfigError: what it claims cannot be.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    try:
-        with open(path, "rb", buffering=0, opener=lambda name, _: os.open(name, flags)) as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise SourceError("not a regular file", reason="broken", where=str(path))
-            return header(lambda start, count: _at(file, start, count), found.st_size, str(path))
-    except (OSError, ValueError) as error:
-        raise unreadable(path, error) from None
-
-
-def _at(file: Any, start: int, count: int) -> bytes:
-    file.seek(start)
-    data: bytes = file.read(count)
-    return data
+    with opened(path, buffering=0) as file:
+        return header(partial(at, file), os.fstat(file.fileno()).st_size, str(path))
 
 
 def header(read: Read, file_bytes: int, where: str) -> Header:

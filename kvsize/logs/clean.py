@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias, cast
 
 from kvsize.errors import SourceError
-from kvsize.jsonfile import unreadable
+from kvsize.regularfile import unreadable
 
 MAX_BYTES = 4 << 30  # unpacked; start-up lines stand at the beginning, and a bomb has no end
 MAX_LINE = 1 << 16  # an argument dump takes some 10 kB

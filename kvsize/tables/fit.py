@@ -80,7 +80,7 @@ def _what(document: FitDoc, view: View) -> list[Line]:
 def _budget(document: FitDoc, budget: BudgetDoc, view: View) -> list[Line]:
     rows = [(part.name, RangeDoc(part.low, part.high), part.evidence, part.why) for part in budget.parts]
     cache = RangeDoc(budget.cache_bytes, budget.cache_bytes)
-    rows.insert(1, ("cache", cache, document.engine.evidence, _asked(document, budget)))
+    rows.insert(1, ("cache", cache, _cache_evidence(document), _asked(document, budget)))
     unit = unit_for([budget.usable_bytes.high], exact=view.exact)
     each = "per GPU, " if document.gpu.count > 1 else ""
     title = f"{each}{unit.name}: {unit.number(budget.usable_bytes.low)} usable of {unit.number(budget.total_bytes.low)}"
@@ -91,6 +91,12 @@ def _budget(document: FitDoc, budget: BudgetDoc, view: View) -> list[Line]:
         line: Line = [(INDENT, ""), (cells, ""), (f"{evidence:<8}", "dim")]
         lines += beside(line, why, view, gap=2)
     return [*lines, []]
+
+
+def _cache_evidence(document: FitDoc) -> str:
+    """The engine's, but for layers on several GPUs: where each lies was read in its source."""
+    spread = document.parallel.tensor * document.parallel.pipeline * document.parallel.data < document.gpu.count
+    return "derived" if spread and document.engine.evidence == "exact" else document.engine.evidence
 
 
 def _ranks(document: FitDoc, view: View) -> list[Line]:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from kvsize.errors import SourceError
-from kvsize.jsonfile import unreadable
+from kvsize.regularfile import unreadable
 from kvsize.weights.listing import INDEX, Choice, choose
 from kvsize.weights.safetensors import MAX_HEADER_BYTES, Tensor, json_object, read_header
 from kvsize.weights.values import UnknownWeights, Weights, parts_of

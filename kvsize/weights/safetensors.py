@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from kvsize.errors import SourceError
-from kvsize.jsonfile import unreadable
+from kvsize.regularfile import at, opened
 
 MAX_HEADER_BYTES = 100_000_000  # the format's own bound: safetensors@0.5.3 src/tensor.rs MAX_HEADER_SIZE
 FIRST_BYTES = 1 << 17  # one read brings most headers; those of DeepSeek-V3's shards are 73 kB each
@@ -55,21 +55,8 @@ def read_header(path: Path) -> tuple[Tensor, ...]:
     Raises:
         SourceError: it cannot be read, is no safetensors file, is cut off, or claims what cannot be.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    try:
-        with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise SourceError("not a regular file", reason="broken", where=str(path))
-            return header(lambda start, count: _at(file, start, count), found.st_size, str(path))
-    except (OSError, ValueError) as error:
-        raise unreadable(path, error) from None
-
-
-def _at(file: Any, start: int, count: int) -> bytes:
-    file.seek(start)
-    data: bytes = file.read(count)
-    return data
+    with opened(path) as file:
+        return header(partial(at, file), os.fstat(file.fileno()).st_size, str(path))
 
 
 def header(read: Read, file_bytes: int, where: str) -> tuple[Tensor, ...]:

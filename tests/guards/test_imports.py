@@ -55,27 +55,28 @@ ROWS: Mapping[str, str] = {
     "errors": "",
     "formats": "errors",
     "geometry": "",
-    "gguf": "errors hub jsonfile",
+    "gguf": "errors hub regularfile",
     "gguf_names": "",
     "gpus": "engines errors ranges",
     "hub": "errors jsonfile",
-    "jsonfile": "errors",
+    "jsonfile": "errors regularfile",
     "logs": (
-        "architectures build deployment.budget engines errors formats geometry jsonfile ranges report "
+        "architectures build deployment.budget engines errors formats geometry jsonfile ranges regularfile report "
         "shape source weights"
     ),
     "real.measure": "errors real.paging real.probe real.twin",
     "real.paging": "errors real.twin",
     "real.probe": "errors formats geometry real.twin",
     "ranges": "",
+    "regularfile": "errors",
     "render": "documents tables",
     "report": "documents engines",
     "shape": "config",
-    "source": "errors gguf hub jsonfile",
+    "source": "errors gguf hub jsonfile regularfile",
     "tables": "build documents elsewhere formats geometry report words",
     "real.twin": "errors",
     "validation": "engines errors geometry real.measure",
-    "weights": "config engines errors gguf hub jsonfile ranges source",
+    "weights": "config engines errors gguf hub jsonfile ranges regularfile source",
     "words": "geometry",
 }
 ALLOWED: Mapping[str, set[str]] = {

@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsize import hub as hub_module
-from kvsize import jsonfile, source
+from kvsize import jsonfile, regularfile, source
 from kvsize.errors import ConfigError, KvsizeError, SourceError, UsageError
 from kvsize.source import ModelFiles, catalogue, load
 
@@ -309,7 +309,7 @@ def test_permission_denied(world: Path, monkeypatch: pytest.MonkeyPatch) -> None
     def deny(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(jsonfile.os, "open", deny)  # chmod would not stop root
+    monkeypatch.setattr(regularfile.os, "open", deny)  # chmod would not stop root
     assert str(refused("config.json")) == "config.json: cannot be read: Permission denied\nCheck who may read it."
 
 
