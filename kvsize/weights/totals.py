@@ -36,7 +36,12 @@ def by_total(weights: Weights, facts: Facts, layout: Layout, *, draft: bool) -> 
 
 
 def _table_bytes(weights: Weights, facts: Facts) -> tuple[int, int]:
-    """Bytes of an element of the vocabulary: those of a plain checkpoint as it is loaded, else what the config says."""
+    """Bytes of an element of the vocabulary: those of a plain checkpoint as it is loaded, else what the config says.
+
+    A sum that somebody stated may be of any format, four bits as well.
+    """
+    if weights.evidence == "assumed":
+        return 0, facts.element_bytes[1]
     main = weights.parts[0].dtype if weights.parts else None
     plain = {"F32": 4, "BF16": 2, "F16": 2}.get(main or "")
     return (plain, plain) if plain and facts.quantisation is None else facts.element_bytes

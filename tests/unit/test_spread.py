@@ -281,3 +281,11 @@ def test_a_file_whose_weights_are_only_stated_is_bounded_by_all_of_them():
     assert held(stated, 2, config=metadata) == [Range(0, 1000)] * 2
     assert held(stated, 1, config=metadata) == [exactly(1000)]
     assert held(replace(GGUF, by_layer=LayerWeights(0, (500,), 500)), 2, config=metadata) == [Range(0, 1000)] * 2
+
+
+def test_a_stated_sum_may_be_of_any_format():
+    """40 GiB of a 70B are of four bits, and so are its tables: 9.02 GiB for 20 layers took them for 16 bits."""
+    found = judge(case("8x24GiB", weights="40GiB")).shares
+    middle = found[3]
+    assert len(middle.layers) == 10
+    assert middle.weights.bytes.high == 40 * GIB * 10 // 80
